@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from lancehouse.spark import LanceCatalog
+from lancehouse.spark.engine import watch_tasks
 from lancehouse.spark.quiet_session import quiet_session
-from lancehouse.spark.task_progress import watch_tasks
 from tests.servers.lancehouse import start_lancehouse
 
 CORES = 2

@@ -36,9 +36,10 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def given(tmp_path: Path) -> list[str]:
-    return ["--impl", "dir", "--property", f"root={tmp_path / 'tables'}", "--table", "trips"]
+@pytest.fixture(params=["local", "spark", None])
+def given(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    engine = ["--engine", request.param] if request.param else []
+    return ["--impl", "dir", "--property", f"root={tmp_path / 'tables'}", "--table", "trips", *engine]
 
 
 def rows(tmp_path: Path) -> int:

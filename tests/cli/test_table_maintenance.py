@@ -20,6 +20,8 @@ from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
 from lancehouse.cli.main import main
 from lancehouse.cli.output import format_size
+from lancehouse.jobs import engine
+from lancehouse.spark import SparkEngine
 from tests.servers.lancehouse import PROGRAM, Served, start_lancehouse
 from tests.servers.unity import Unity
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests
@@ -55,8 +57,14 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(params=["local", "spark"])
+def given(request: pytest.FixtureRequest, root: Path) -> list[str]:
+    return ["--impl", "dir", "--property", f"root={root}", "--engine", request.param]
+
+
 @pytest.fixture
-def given(root: Path) -> list[str]:
+def unsaid(root: Path) -> list[str]:
+    """Without a word about the engine."""
     return ["--impl", "dir", "--property", f"root={root}"]
 
 
@@ -241,11 +249,36 @@ def test_wrong_words(words: list[str], status: int, said: str, given: list[str])
         assert [line.split(":")[0] for line in done.stderr.splitlines()] in (["Error"], ["Error", "Hint"])
 
 
-def test_without_the_extra(given: list[str]) -> None:
+def without_the_extra(*words: str) -> subprocess.CompletedProcess[str]:
     code = "import sys; sys.modules['pyspark'] = None; from lancehouse.cli.main import main; main()"
-    words = [sys.executable, "-c", code, "table", "compact", *given, "docs"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "Error: this needs pyspark: pip install 'lancehouse[spark]'\n")
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def test_without_the_extra(unsaid: list[str], root: Path) -> None:
+    """All is done in this process, however large the table is, unless Spark is asked for."""
+    done = without_the_extra("table", "compact", *unsaid, "docs")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(lance.dataset(root / "docs.lance").get_fragments()) == 1
+    refused = without_the_extra("table", "compact", *unsaid, "docs", "--engine", "spark")
+    assert (refused.returncode, refused.stderr) == (1, "Error: this needs pyspark: pip install 'lancehouse[spark]'\n")
+
+
+@pytest.mark.parametrize(("limit", "is_spark"), [(10 << 30, False), (100, True)])
+@pytest.mark.parametrize("scope", [["docs"], ["--all"]])
+def test_the_engine_is_chosen_by_size(
+    unsaid: list[str], scope: list[str], limit: int, is_spark: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LOCAL_BYTES", limit)
+    runs: list[str] = []
+
+    def run_nothing(self: Any, *_: Any) -> list[str]:
+        runs.append(type(self).__name__)
+        return []
+
+    for kind in (engine.LocalEngine, SparkEngine):
+        monkeypatch.setattr(kind, "run", run_nothing)
+    run("compact", *unsaid, *scope)
+    assert set(runs) == {"SparkEngine" if is_spark else "LocalEngine"}
 
 
 def test_nothing_that_is_slow_is_loaded_for_the_help() -> None:
@@ -253,18 +286,21 @@ def test_nothing_that_is_slow_is_loaded_for_the_help() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
-def test_a_spark_of_its_own_says_nothing(given: list[str]) -> None:
+def test_a_spark_of_its_own_says_nothing(unsaid: list[str]) -> None:
     done = subprocess.run(
-        [PROGRAM, "table", "compact", *given, "docs", "--cores", "1"], capture_output=True, text=True, check=False
+        [PROGRAM, "table", "compact", *unsaid, "docs", "--engine", "spark", "--cores", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.splitlines()[0].split() == ["table", "docs"]
 
 
-def test_a_spark_that_does_not_start(given: list[str]) -> None:
+def test_a_spark_that_does_not_start(unsaid: list[str]) -> None:
     done = subprocess.run(
-        [PROGRAM, "table", "compact", *given, "docs"],
+        [PROGRAM, "table", "compact", *unsaid, "docs", "--engine", "spark"],
         capture_output=True,
         text=True,
         check=False,

@@ -16,7 +16,7 @@ import pytest
 from lance.blob import blob_array, blob_field
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
-from lancehouse.jobs.merge import (
+from lancehouse.jobs.merge_keys import (
     SOURCE,
     TARGET,
     MatchResult,

@@ -17,7 +17,7 @@ from lance_namespace import CreateTableVersionRequest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, TableNotFoundError
 
 from lancehouse.jobs import orphans
-from lancehouse.jobs.job_progress import JobProgress
+from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.versions import list_manifests

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from lancehouse.jobs import Engine, LocalEngine
+from lancehouse.spark import SparkEngine
 from lancehouse.spark.java import find_java
 from tests.spark.cluster import Cluster, start_cluster
 
@@ -56,6 +58,14 @@ def spark() -> Iterator[Any]:
         session = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
         yield session
         session.stop()
+
+
+@pytest.fixture(params=["spark", "local"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that can run the pieces of a job."""
+    if request.param == "local":
+        return LocalEngine(threads=2)
+    return SparkEngine(request.getfixturevalue("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import pytest
 from lance_namespace import CreateNamespaceRequest, DescribeTableRequest
 
 from lancehouse.connection import Connection
+from lancehouse.jobs.address import TableAddress
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.spark.address import TableAddress
 from tests.clients.managed import files_in
 from tests.servers.lancehouse import Served
 

@@ -18,7 +18,7 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse.lake import scans
 from lancehouse.spark import LanceCatalog, aggregates
 from lancehouse.spark.aggregates import parse_aggregation
-from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.engine import translate_task_errors
 
 NAN = math.nan
 NINES = 10**38 - 1

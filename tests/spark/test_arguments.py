@@ -72,7 +72,7 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
 
 @pytest.mark.parametrize(("call", "says"), CALLS, ids=[says[:40] for _, says in CALLS])
 def test_what_cannot_be(catalog: LanceCatalog, call: Callable[[Any], Any], says: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("lancehouse.spark.ingest.parallelism", lambda _: 1)
+    monkeypatch.setattr("lancehouse.spark.engine.parallelism", lambda _: 1)
     with pytest.raises(InvalidInputError, match=says):
         call(catalog)
 
@@ -117,7 +117,7 @@ def test_nothing_can_be_just_anything(
     catalog: LanceCatalog, method: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is of no use at all is refused by a Lance error that says which argument it is."""
-    monkeypatch.setattr("lancehouse.spark.ingest.parallelism", lambda _: 1)
+    monkeypatch.setattr("lancehouse.spark.engine.parallelism", lambda _: 1)
     given = {**RIGHT[method], name: object()}
     if name == "namespace":
         given.pop("table", None)

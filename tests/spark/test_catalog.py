@@ -29,10 +29,11 @@ from pyspark.sql import functions
 
 from bench.recall import Case
 from lancehouse.jobs import fingerprints
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import undo_declaration
 from lancehouse.lake import commits, scans
-from lancehouse.spark import LanceCatalog, jobs, maintenance, table_writer
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.tasks import collect_results
+from lancehouse.spark import LanceCatalog, engine, table_writer
+from lancehouse.spark.engine import collect_results
 from tests.spark.conftest import failing
 
 ROWS = 1000
@@ -418,7 +419,7 @@ def test_a_table_that_was_made_anew(catalog: LanceCatalog, table: lance.LanceDat
 
 @pytest.mark.parametrize("how", ["append", "overwrite"])
 def test_rows_for_a_table_that_was_made_anew(catalog: LanceCatalog, tmp_path: Path, how: str) -> None:
-    frame, write = catalog.spark.range(5), jobs.write_frame
+    frame, write = catalog.spark.range(5), table_writer.write_frame
     catalog.create(frame, "new")
 
     def and_then_made_anew(*arguments: Any) -> Any:
@@ -441,7 +442,7 @@ def test_who_fails_takes_nothing_of_others_along(catalog: LanceCatalog, tmp_path
     (tmp_path / "x.csv").write_text("id\n1\n")
 
     def while_the_other_fails(*arguments: Any) -> int:
-        table_writer.undo_declaration(TableAddress.parse(catalog._connection, "new").to_ref())
+        undo_declaration(TableAddress.parse(catalog._connection, "new").to_ref())
         failed.append("the other")
         return create(*arguments)
 
@@ -601,7 +602,7 @@ def test_indices(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
 
 
 def test_an_index_that_fails_leaves_no_model(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
-    only_training = patch.object(maintenance, "collect_results", _only_training(collect_results))
+    only_training = patch.object(engine, "collect_results", _only_training(collect_results))
     with only_training, pytest.raises(InvalidInputError, match="no more"):
         catalog.create_index("t", "emb", "IVF_FLAT", num_partitions=2, rows_per_task=1)
     assert not list(Path(table.uri).rglob("_staging/**/*.*"))

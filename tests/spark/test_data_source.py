@@ -27,10 +27,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
+from lancehouse.connection import Connection
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.jobs import address as addresses
+from lancehouse.jobs.address import TableAddress
 from lancehouse.lake import commits, scans
 from lancehouse.spark import table_reader
-from lancehouse.spark.address import TableAddress
 from lancehouse.spark.data_source import LanceSource
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
 from tests.servers.lancehouse import Served
@@ -300,13 +302,13 @@ def test_what_was_there_first_may_be_gone(here: Place, began: Callable[[float], 
     cleaned, anew = source(here), source(here)
     cleaned.schema()
     lance.write_dataset(rows(500), here["path"], mode="overwrite").cleanup_old_versions(timedelta(0))
-    table_reader._opened.clear()
+    addresses._opened._items.clear()
     began(time.time())
     assert read_by(sent(cleaned).reader(IDS)) == [500]
     anew.schema()
     rmtree(here["path"])
     lance.write_dataset(rows(600), here["path"])
-    table_reader._opened.clear()
+    addresses._opened._items.clear()
     began(time.time())
     assert read_by(sent(anew).reader(IDS)) == [600]
     began(0)
@@ -423,7 +425,7 @@ def test_a_version_of_a_table_that_was_made_anew_is_not_read(here: Place) -> Non
     reader = sent(found.reader(IDS))
     rmtree(here["path"])
     lance.write_dataset(rows(500), here["path"])
-    table_reader._opened.clear()
+    addresses._opened._items.clear()
     with pytest.raises(ConcurrentModificationError, match="made anew meanwhile; read it again"):
         reader.partitions()
 
@@ -526,7 +528,7 @@ def test_properties_of_the_client(tmp_path: Path) -> None:
         {"impl": "dir", "root": str(tmp_path), "table": "a.`b.c`", **given}, TableUse.READ
     ).address()
     assert address.id == ("a", "b.c")
-    assert address.connection is not None
+    assert isinstance(address.connection, Connection)
     assert dict(address.connection.properties) == {
         "root": str(tmp_path), "table": "x", "storage.region": "r", "key": "s", "camelCase": "y",
     }  # fmt: skip

@@ -11,8 +11,7 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.clients.http import UnreachableError
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.spark.errors import translate_task_errors
-from lancehouse.spark.tasks import collect_results
+from lancehouse.spark.engine import collect_results, translate_task_errors
 
 
 @pytest.mark.parametrize(

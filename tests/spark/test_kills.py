@@ -21,10 +21,10 @@ from lance_namespace.errors import InternalError, TableNotFoundError
 
 from lancehouse import IcebergNamespace
 from lancehouse.jobs import orphans
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import Job
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.fragments import FileLayout, locate_table
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.jobs import Job
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.faults import Faults

@@ -26,16 +26,14 @@ from lance_namespace.errors import (
 )
 from pyspark.sql import DataFrame
 
-from lancehouse.jobs.merge import MergeRules
+from lancehouse.jobs import merge as merge_module
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import ChangeResult, WriteOptions
+from lancehouse.jobs.merge import FEW_ROWS
+from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.lake import scans
 from lancehouse.lake.row_changes import commit_rewrite
-from lancehouse.spark import merge as merge_module
-from lancehouse.spark import merge_keys
-from lancehouse.spark.address import TableAddress
 from lancehouse.spark.merge import merge
-from lancehouse.spark.merge_keys import FEW_ROWS
-from lancehouse.spark.row_changes import ChangeResult
-from lancehouse.spark.table_writer import WriteOptions
 from tests.spark.homes import KINDS, Home, home_of
 
 Row = tuple[int | None, str | None, str]
@@ -74,7 +72,7 @@ def plain(request: pytest.FixtureRequest) -> Home:
 def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that tasks hold, and keys that Spark joins."""
     if request.param == "many":
-        monkeypatch.setattr(merge_keys, "FEW_ROWS", -1)
+        monkeypatch.setattr(merge_module, "FEW_ROWS", -1)
 
 
 def model(target: list[Row], source: list[Row], keys: int, rules: MergeRules) -> tuple[list[Row], tuple[int, int, int]]:
@@ -128,7 +126,7 @@ SOURCE: list[Row] = [
 
 @pytest.mark.parametrize(("rules", "few"), [*zip(RULES, cycle([FEW_ROWS, -1]))], ids=str)
 def test_every_rule(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: MergeRules, few: int) -> None:
-    monkeypatch.setattr(merge_keys, "FEW_ROWS", few)
+    monkeypatch.setattr(merge_module, "FEW_ROWS", few)
     plain.write(table(TARGET), max_rows_per_file=4)
     plain.open().delete("value IN ('old 7', 'old 8')")
     rows = [row for row in TARGET if row[2] not in ("old 7", "old 8")]
@@ -189,7 +187,7 @@ def merges(draw: st.DrawFn) -> dict[str, Any]:
 def test_generated_merges(spark: Any, case: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if case["many"]:
-            patch.setattr(merge_keys, "FEW_ROWS", -1)
+            patch.setattr(merge_module, "FEW_ROWS", -1)
         home = Home(TableAddress(path=folder + "/t"))
         home.write(table(case["target"]), max_rows_per_file=case["rows_in_file"], enable_stable_row_ids=case["stable"])
         gone = {f"old {number}" for number in case["gone"]}

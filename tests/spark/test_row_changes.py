@@ -15,12 +15,12 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
+from lancehouse.jobs import Engine, row_changes
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import ChangeResult, WriteOptions
+from lancehouse.jobs.row_changes import delete, update
 from lancehouse.lake import scans
 from lancehouse.lake.row_changes import ATTEMPTS
-from lancehouse.spark import row_changes
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.row_changes import ChangeResult, delete, update
-from lancehouse.spark.table_writer import WriteOptions
 from tests.spark.homes import KINDS, Home, home_of
 
 ROWS = 100
@@ -57,57 +57,57 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], ob
     monkeypatch.setattr(row_changes, name, interrupted)
 
 
-def test_rows_are_deleted(spark: Any, home: Home) -> None:
-    assert delete(spark, home.address, "id % 10 = 3 OR id >= 75", NOTHING) == ChangeResult(2, deleted=33)
+def test_rows_are_deleted(engine: Engine, home: Home) -> None:
+    assert delete(engine, home.address, "id % 10 = 3 OR id >= 75", NOTHING) == ChangeResult(2, deleted=33)
     assert home.rows("id") == sorted([(n,) for n in range(75) if n % 10 != 3], key=repr)
     assert home.open().version == 2
 
 
-def test_rows_are_updated(spark: Any, home: Home) -> None:
-    done = update(spark, home.address, {"n": "n + id", "word": "upper(word)"}, "id < 30", NOTHING)
+def test_rows_are_updated(engine: Engine, home: Home) -> None:
+    done = update(engine, home.address, {"n": "n + id", "word": "upper(word)"}, "id < 30", NOTHING)
     assert done == ChangeResult(2, updated=30)
     expected = [(n, n, f"W{n}") if n < 30 else (n, 0, f"w{n}") for n in range(ROWS)]
     assert home.rows() == sorted(expected, key=repr)
 
 
-def test_all_rows_are_updated(spark: Any, plain: Home) -> None:
-    assert update(spark, plain.address, {"n": "7"}, None, NOTHING) == ChangeResult(2, updated=ROWS)
+def test_all_rows_are_updated(engine: Engine, plain: Home) -> None:
+    assert update(engine, plain.address, {"n": "7"}, None, NOTHING) == ChangeResult(2, updated=ROWS)
     assert plain.rows("n") == [(7,)] * ROWS
 
 
-def test_nothing_to_do_makes_no_version(spark: Any, home: Home) -> None:
+def test_nothing_to_do_makes_no_version(engine: Engine, home: Home) -> None:
     before = home.files()
-    assert delete(spark, home.address, "id < 0", NOTHING) == ChangeResult(1)
-    assert update(spark, home.address, {"n": "1"}, "id < 0", NOTHING) == ChangeResult(1)
+    assert delete(engine, home.address, "id < 0", NOTHING) == ChangeResult(1)
+    assert update(engine, home.address, {"n": "1"}, "id < 0", NOTHING) == ChangeResult(1)
     assert home.files() == before
 
 
-def test_the_same_run_changes_once(spark: Any, plain: Home) -> None:
+def test_the_same_run_changes_once(engine: Engine, plain: Home) -> None:
     how = WriteOptions(run="r1")
-    assert update(spark, plain.address, {"n": "n + 1"}, None, how) == ChangeResult(2, updated=ROWS)
-    assert update(spark, plain.address, {"n": "n + 1"}, None, how) == ChangeResult(2)
-    assert delete(spark, plain.address, "true", how) == ChangeResult(2)
+    assert update(engine, plain.address, {"n": "n + 1"}, None, how) == ChangeResult(2, updated=ROWS)
+    assert update(engine, plain.address, {"n": "n + 1"}, None, how) == ChangeResult(2)
+    assert delete(engine, plain.address, "true", how) == ChangeResult(2)
     assert plain.rows("n") == [(1,)] * ROWS
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda spark, at: delete(spark, at, " ", NOTHING), InvalidInputError),
-        (lambda spark, at: delete(spark, at, "nope = 1", NOTHING), TableColumnNotFoundError),
-        (lambda spark, at: delete(spark, at, "id = = 1", NOTHING), InvalidInputError),
-        (lambda spark, at: update(spark, at, {}, None, NOTHING), InvalidInputError),
-        (lambda spark, at: update(spark, at, {"nope": "1"}, None, NOTHING), TableColumnNotFoundError),
-        (lambda spark, at: update(spark, at, {"n": "word"}, "id = 60", NOTHING), InvalidInputError),
-        (lambda spark, at: delete(spark, TableAddress(path=f"{at}2"), "true", NOTHING), TableNotFoundError),
+        (lambda engine, at: delete(engine, at, " ", NOTHING), InvalidInputError),
+        (lambda engine, at: delete(engine, at, "nope = 1", NOTHING), TableColumnNotFoundError),
+        (lambda engine, at: delete(engine, at, "id = = 1", NOTHING), InvalidInputError),
+        (lambda engine, at: update(engine, at, {}, None, NOTHING), InvalidInputError),
+        (lambda engine, at: update(engine, at, {"nope": "1"}, None, NOTHING), TableColumnNotFoundError),
+        (lambda engine, at: update(engine, at, {"n": "word"}, "id = 60", NOTHING), InvalidInputError),
+        (lambda engine, at: delete(engine, TableAddress(path=f"{at}2"), "true", NOTHING), TableNotFoundError),
     ],
 )
 def test_what_fails_leaves_the_table_as_it_was(
-    spark: Any, plain: Home, change: Callable[[Any, TableAddress], ChangeResult], error: type[LanceNamespaceError]
+    engine: Engine, plain: Home, change: Callable[[Any, TableAddress], ChangeResult], error: type[LanceNamespaceError]
 ) -> None:
     before = plain.files()
     with pytest.raises(error) as raised:
-        change(spark, plain.address)
+        change(engine, plain.address)
     assert raised.type is error
     assert plain.files() == before
 
@@ -115,33 +115,33 @@ def test_what_fails_leaves_the_table_as_it_was(
 # Others at the same time
 
 
-def test_an_append_lands_beside(spark: Any, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_lands_beside(engine: Engine, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     new = pa.table({"id": [3, 1000], "n": [5, 5], "word": ["x", "y"]})
     interrupt(monkeypatch, "commit_deletion", lambda: home.write(new))
-    assert delete(spark, home.address, "id = 3", NOTHING) == ChangeResult(3, deleted=1)
+    assert delete(engine, home.address, "id = 3", NOTHING) == ChangeResult(3, deleted=1)
     assert home.open().count_rows() == ROWS - 1 + 2
     assert home.open().count_rows("id = 3") == 1
 
 
-def test_what_others_change_first_is_seen(spark: Any, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_change_first_is_seen(engine: Engine, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(monkeypatch, "commit_rewrite", lambda: home.open().update({"n": "100"}, where="id IN (1, 99)"))
-    assert update(spark, home.address, {"n": "n + 1"}, "id < 50", NOTHING) == ChangeResult(3, updated=50)
+    assert update(engine, home.address, {"n": "n + 1"}, "id < 50", NOTHING) == ChangeResult(3, updated=50)
     found = dict(home.rows("id", "n"))
     assert found == {number: {1: 101, 99: 100}.get(number, int(number < 50)) for number in range(ROWS)}
 
 
-def test_who_always_comes_second_gives_up(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_always_comes_second_gives_up(engine: Engine, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(range(10, ROWS))
     interrupt(monkeypatch, "commit_deletion", lambda: plain.open().delete(f"id = {next(ids)}"), ATTEMPTS)
     with pytest.raises(ConcurrentModificationError, match="run it again"):
-        delete(spark, plain.address, "id = 3", NOTHING)
+        delete(engine, plain.address, "id = 3", NOTHING)
     assert plain.rows("id") == sorted([(n,) for n in (*range(10), *range(10 + ATTEMPTS, ROWS))], key=repr)
     assert len([file for file in plain.files() if file.startswith("_deletions/")]) == ATTEMPTS, "those of the others"
 
 
-def test_no_update_is_lost(spark: Any, home: Home) -> None:
+def test_no_update_is_lost(engine: Engine, home: Home) -> None:
     def add(_: int) -> ChangeResult:
-        return update(spark, home.address, {"n": "n + 1"}, "id < 30", NOTHING)
+        return update(engine, home.address, {"n": "n + 1"}, "id < 30", NOTHING)
 
     def append(number: int) -> None:
         home.write(pa.table({"id": [1000 + number], "n": [0], "word": ["x"]}))
@@ -155,7 +155,7 @@ def test_no_update_is_lost(spark: Any, home: Home) -> None:
     assert all(n == (3 if number < 30 else 0) for number, n in found)
 
 
-def test_what_was_begun_is_removed(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_begun_is_removed(engine: Engine, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks have written files, and then the commit is refused."""
 
     def refused(*_: object, **__: object) -> int:
@@ -164,14 +164,14 @@ def test_what_was_begun_is_removed(spark: Any, plain: Home, monkeypatch: pytest.
     before = plain.files()
     monkeypatch.setattr(row_changes, "commit_rewrite", refused)
     with pytest.raises(TableNotFoundError, match="gone"):
-        update(spark, plain.address, {"n": "1"}, "id < 90", NOTHING)
+        update(engine, plain.address, {"n": "1"}, "id < 90", NOTHING)
     assert plain.files() == before
 
 
-def test_stable_row_ids_stay(spark: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stable_row_ids_stay(engine: Engine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
     home = home_of(request, "path")
     home.write(pa.table({"id": range(ROWS), "n": [0] * ROWS}), max_rows_per_file=25, enable_stable_row_ids=True)
-    update(spark, home.address, {"n": "1"}, "id % 7 = 0", NOTHING)
+    update(engine, home.address, {"n": "1"}, "id % 7 = 0", NOTHING)
     found = lance.dataset(home.folder()).to_table(with_row_id=True)
     assert found.column("_rowid").to_pylist() == found.column("id").to_pylist()

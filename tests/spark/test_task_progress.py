@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lancehouse.spark.task_progress import TaskProgress, watch_tasks
+from lancehouse.jobs.engine import TaskProgress
+from lancehouse.spark.engine import watch_tasks
 
 WAIT_S = 60
 

@@ -35,7 +35,7 @@ from lancehouse.clients.iceberg import IcebergNamespace
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, is_managed_by_default
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import table_copy
-from lancehouse.jobs.job_progress import JobProgress
+from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.table_copy import CopyPlan
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.dataset_discovery import relative_levels, split_location

@@ -113,9 +113,9 @@ def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: 
         with session(app, cores) if needs_spark else nullcontext() as spark:
             if spark is None:
                 return copier.execute(steps, None, progress.count)
-            from lancehouse.spark import table_copy
-            from lancehouse.spark.address import TableAddress
-            from lancehouse.spark.task_progress import watch_tasks
+            from lancehouse.jobs import table_copy
+            from lancehouse.jobs.address import TableAddress
+            from lancehouse.spark.engine import SparkEngine, watch_tasks
 
             here, there = copier.source.catalog.target, copier.target.catalog.target
             progress.say("")
@@ -123,7 +123,7 @@ def _execute(app: CliContext, copier: Copier, steps: Sequence[CopyStep], cores: 
                 return copier.execute(
                     steps,
                     lambda table, copied: table_copy.copy(
-                        spark, TableAddress.parse(here, table), TableAddress.parse(there, copied)
+                        SparkEngine(spark), TableAddress.parse(here, table), TableAddress.parse(there, copied)
                     ),
                 )
 

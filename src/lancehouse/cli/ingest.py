@@ -1,10 +1,10 @@
-"""`lancehouse ingest`: load files or an Iceberg table into a Lance table, on local Spark."""
+"""`lancehouse ingest`: load files or an Iceberg table into a Lance table, in this process or on Spark."""
 
 from __future__ import annotations
 
 import click
 
-from lancehouse.cli.local_spark import SparkWork, with_work
+from lancehouse.cli.local_spark import JobWork, with_work
 from lancehouse.cli.options import parse_properties, parse_required_id
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
@@ -62,17 +62,21 @@ def ingest(
     types: dict[str, str],
     options: dict[str, str],
     run: str | None,
-    work: SparkWork,
+    work: JobWork,
 ) -> None:
     """Load files or an Iceberg table into a Lance table.
 
     SOURCE is a file, a folder or a glob, here or in an object store (s3://, gs://, az://); with --format iceberg the
     name of a table, catalog.namespace.table. After a failure the same command goes on where it was.
     """
+    from lancehouse.lake.dataset import TableRef
+
     if format == ICEBERG and len(sources) > 1:
         raise click.UsageError("one Iceberg table at a time")
     check_inputs(work, table, () if format == ICEBERG else sources)
-    with work.start_spark(f"ingesting into {work.format_id(table)}") as catalog:
+    with work.start_jobs(
+        f"ingesting into {work.format_id(table)}", lambda: measure_sources(sources, format, options)
+    ) as catalog:
         version = catalog.ingest(
             sources[0] if format == ICEBERG else list(sources),
             table,
@@ -82,12 +86,12 @@ def ingest(
             options={**options, **format_options, **({"types": types} if types else {})},
             run=run,
         )
-        rows = catalog.count(table, version=version)
+    rows = TableRef.in_namespace(work.connect_client(), table, version=version).open().count_rows()
     work.app.output.record("", {"table": work.format_id(table), "version": version, "rows": rows})
 
 
-def check_inputs(work: SparkWork, table: tuple[str, ...], sources: tuple[str, ...]) -> None:
-    """Check that the catalog responds and that local files exist, before Spark is started.
+def check_inputs(work: JobWork, table: tuple[str, ...], sources: tuple[str, ...]) -> None:
+    """Check that the catalog responds and that local files exist, before the work begins.
 
     Raises:
         LanceNamespaceError: the catalog does not respond, or a file does not exist.
@@ -98,3 +102,13 @@ def check_inputs(work: SparkWork, table: tuple[str, ...], sources: tuple[str, ..
     TableRef.in_namespace(work.connect_client(), table).exists()
     if local_sources := [source for source in sources if "://" not in source]:
         list_files(local_sources, {})
+
+
+def measure_sources(sources: tuple[str, ...], format: str | None, options: dict[str, str]) -> int:
+    """Return the size of the sources in bytes, as it is stored."""
+    from lancehouse.jobs.sources import open_source
+    from lancehouse.jobs.sources.file_listing import list_files
+
+    if format == ICEBERG:
+        return open_source(sources[0], format, options=options).bytes
+    return sum(file.size for file in list_files(list(sources), options))

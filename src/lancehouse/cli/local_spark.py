@@ -1,4 +1,4 @@
-"""Options and the local Spark session that commands running on Spark share."""
+"""Options and the engine (threads, or a local Spark session) that commands with jobs share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,22 +22,25 @@ if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
     from lancehouse.cli.output import ProgressDisplay
     from lancehouse.connection import Connection
-    from lancehouse.spark import LanceCatalog
+    from lancehouse.jobs import TableJobs
 
+LOCAL, SPARK = "local", "spark"
 AGE = re.compile(r"(\d+)([smhdw])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass(frozen=True)
-class SparkWork:
-    """A catalog, and the settings of the Spark session that works on it."""
+class JobWork:
+    """A catalog, and the settings of the engine that works on it."""
 
     app: CliContext
     target: Connection
+    engine: str | None
+    """`LOCAL` or `SPARK`; None to choose by the size of the data."""
     cores: int | None
 
     def connect_client(self) -> LanceNamespace:
-        """Return a client for checks before Spark is started, which takes seconds."""
+        """Return a client for checks before the work begins: Spark takes seconds to start."""
         return connect(self.target)
 
     def format_id(self, id: Sequence[str]) -> str:
@@ -44,22 +48,39 @@ class SparkWork:
         return format_id(self.target, id)
 
     @contextmanager
-    def start_spark(self, words: str) -> Iterator[LanceCatalog]:
-        """Start Spark, yield a LanceCatalog, and show progress until the context ends."""
+    def start_jobs(self, words: str, measure: Callable[[], int]) -> Iterator[TableJobs]:
+        """Start an engine, yield what runs jobs on it, and show progress until the context ends.
+
+        Args:
+            words: what is being done, for the progress display.
+            measure: returns the size of the data in bytes; called if the user has not chosen an engine.
+        """
+        from lancehouse.jobs import LocalEngine, TableJobs
+
         with self.app.output.progress(words) as progress:
+            if not self._needs_spark(measure):
+                yield TableJobs(self.target, LocalEngine(self.cores, progress_callback(progress)))
+                return
             progress.say("starting Spark …")
             with session(self.app, self.cores) as spark:
                 from lancehouse.spark import LanceCatalog
-                from lancehouse.spark.task_progress import watch_tasks
+                from lancehouse.spark.engine import watch_tasks
 
                 catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
                 progress.say("")
                 with watch_tasks(spark, progress_callback(progress)):
                     yield catalog
 
+    def _needs_spark(self, measure: Callable[[], int]) -> bool:
+        from lancehouse.jobs.engine import LOCAL_BYTES
+
+        if self.engine is not None:
+            return self.engine == SPARK
+        return find_spec("pyspark") is not None and measure() > LOCAL_BYTES
+
 
 def progress_callback(progress: ProgressDisplay) -> Callable[[Any], None] | None:
-    """Return the callback for `watch_tasks`; None if progress is not displayed."""
+    """Return the callback that engines report progress to; None if progress is not displayed."""
     return (lambda now: progress.count(now.done, now.total)) if progress.is_seen else None
 
 
@@ -82,20 +103,23 @@ def session(app: CliContext, cores: int | None) -> Iterator[Any]:
         yield spark
 
 
-with_cores = click.option(
-    "--cores", type=click.IntRange(1), metavar="N", help="Number of cores that Spark uses; default: all."
-)
+with_cores = click.option("--cores", type=click.IntRange(1), metavar="N", help="Number of cores to use; default: all.")
 
 
 def with_work(command: Command) -> Command:
-    """Add the options that name a catalog and those of Spark to a command, which gets both as `work`."""
+    """Add the options that name a catalog and those of the engine to a command, which gets both as `work`."""
 
     @with_target
+    @click.option(
+        "--engine",
+        type=click.Choice([LOCAL, SPARK]),
+        help="Threads of this process, or Spark; default: local up to 10 GiB of data, or without PySpark.",
+    )
     @with_cores
     @wraps(command)
-    def wrapper(*arguments: Any, target: Connection, cores: int | None, **options: Any) -> Any:
+    def wrapper(*arguments: Any, target: Connection, engine: str | None, cores: int | None, **options: Any) -> Any:
         app: CliContext = click.get_current_context().obj
-        return command(*arguments, work=SparkWork(app, target, cores), **options)
+        return command(*arguments, work=JobWork(app, target, engine, cores), **options)
 
     return wrapper
 

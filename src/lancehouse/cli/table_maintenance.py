@@ -1,4 +1,4 @@
-"""`lancehouse table compact`, `index`, `cleanup` and so on: maintenance of tables, on local Spark."""
+"""`lancehouse table compact`, `index`, `cleanup` and so on: maintenance of tables, in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.local_spark import SparkWork, parse_age, with_values, with_work
+from lancehouse.cli.local_spark import JobWork, parse_age, with_values, with_work
 from lancehouse.cli.options import Command, get_catalog, parse_id_with_parent, with_table
 from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
 
@@ -43,11 +43,11 @@ class MaintenanceScope:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for the methods of `LanceCatalog`."""
+        """Keyword arguments for the methods of `TableJobs`."""
         return {"table": self.table} if self.table else {"namespace": self.namespace}
 
-    def check_exists(self, work: SparkWork) -> None:
-        """Check that the table or namespace exists, before Spark is started.
+    def check_exists(self, work: JobWork) -> None:
+        """Check that the table or namespace exists, before the work begins.
 
         Raises:
             LanceNamespaceError: it does not, or the catalog does not respond.
@@ -68,6 +68,15 @@ class MaintenanceScope:
                 ) from error
             client.list_tables(ListTablesRequest(id=list(self.namespace)))  # the catalog may have no deeper level
 
+    def measure(self, work: JobWork) -> int:
+        """Return the size in bytes of the table, or of the largest one of several."""
+        from lancehouse.jobs.address import TableAddress
+        from lancehouse.jobs.table_jobs import measure_largest_table, measure_table
+
+        if self.table:
+            return measure_table(TableAddress.parse(work.target, self.table))
+        return measure_largest_table(work.target, self.namespace)
+
     def __str__(self) -> str:
         from lancehouse.identifiers import format_levels
 
@@ -80,8 +89,8 @@ class MaintenanceScope:
         return table.removeprefix(f"{format_levels(self.parent)}." if self.parent else "")
 
 
-def check_table(work: SparkWork, table: tuple[str, ...]) -> None:
-    """Check that a table exists and has a version, before Spark is started."""
+def check_table(work: JobWork, table: tuple[str, ...]) -> None:
+    """Check that a table exists and has a version, before the work begins."""
     from lancehouse.lake.dataset import TableRef
 
     TableRef.in_namespace(work.connect_client(), table).open()
@@ -123,14 +132,14 @@ with_dry_run = click.option("--dry-run", is_flag=True, help="Only show what woul
 @with_scope
 @with_values("--param", "Of Lance's compaction: target_rows_per_fragment=N, …; repeat it for each.")
 @with_work
-def compact(where: MaintenanceScope, params: dict[str, Any], work: SparkWork) -> None:
+def compact(where: MaintenanceScope, params: dict[str, Any], work: JobWork) -> None:
     """Merge small fragments, and drop deleted rows.
 
     ID is wh.db.docs, all levels joined by dots. Of several tables, one that fails does not stop the others; it exits
     with 1 then.
     """
     where.check_exists(work)
-    with work.start_spark(f"compacting {where}") as catalog:
+    with work.start_jobs(f"compacting {where}", lambda: where.measure(work)) as catalog:
         results = catalog.compact(**where.arguments, **params)
     show_results(work.app, where, results, _format_compaction)
 
@@ -150,11 +159,12 @@ def index(
     name: str | None,
     replace: bool,
     params: dict[str, Any],
-    work: SparkWork,
+    work: JobWork,
 ) -> None:
     """Create an index on a column of the table ID."""
     check_table(work, table)
-    with work.start_spark(f"indexing {column} of {work.format_id(table)}") as catalog:
+    scope = MaintenanceScope(table, ())
+    with work.start_jobs(f"indexing {column} of {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
         built = catalog.create_index(table, column, kind, name, replace, **params)
     work.app.output.record("", {"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
 
@@ -164,10 +174,10 @@ def index(
 @click.option("--name", "names", metavar="NAME", multiple=True, help="Only this index. Repeatable.")
 @click.option("--retrain", is_flag=True, help="Build them anew from all rows.")
 @with_work
-def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: bool, work: SparkWork) -> None:
+def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: bool, work: JobWork) -> None:
     """Add new rows to existing indices."""
     where.check_exists(work)
-    with work.start_spark(f"optimizing the indices of {where}") as catalog:
+    with work.start_jobs(f"optimizing the indices of {where}", lambda: where.measure(work)) as catalog:
         results = catalog.optimize_indices(**where.arguments, names=names or None, retrain=retrain)
     show_results(work.app, where, results, lambda version: f"version {version} has them")
 
@@ -177,13 +187,13 @@ def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: b
 @with_older_than("14d", "Versions that may go: 12h, 14d, 2w.")
 @with_dry_run
 @with_work
-def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work: SparkWork) -> None:
+def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work: JobWork) -> None:
     """Remove old versions and files that only they use.
 
     The current version stays, and those that have a tag.
     """
     where.check_exists(work)
-    with work.start_spark(f"cleaning up {where}") as catalog:
+    with work.start_jobs(f"cleaning up {where}", lambda: where.measure(work)) as catalog:
         results = catalog.cleanup(**where.arguments, older_than=older_than, dry_run=dry_run)
     show_results(work.app, where, results, _removal_formatter(dry_run, _format_cleanup), dry_run=dry_run)
 
@@ -204,7 +214,7 @@ def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work:
 @with_dry_run
 @with_work
 def remove_orphans(
-    where: MaintenanceScope, older_than: timedelta | None, no_writers: bool, dry_run: bool, work: SparkWork
+    where: MaintenanceScope, older_than: timedelta | None, no_writers: bool, dry_run: bool, work: JobWork
 ) -> None:
     """Remove files of failed jobs that no version refers to.
 
@@ -215,7 +225,7 @@ def remove_orphans(
     if older_than is not None and older_than < LEAST_AGE and not no_writers:
         raise click.UsageError("a writer may need an hour to commit: give --older-than 1h or more, or --no-writers")
     where.check_exists(work)
-    with work.start_spark(f"looking for orphans of {where}") as catalog:
+    with work.start_jobs(f"looking for orphans of {where}", lambda: where.measure(work)) as catalog:
         results = catalog.remove_orphans(
             **where.arguments, older_than=older_than, dry_run=dry_run, no_writers=no_writers
         )
@@ -233,7 +243,7 @@ def show_results(app: CliContext, where: MaintenanceScope, results: Any, words: 
     Args:
         app: context with the output.
         where: the table or namespace.
-        results: as `LanceCatalog` returned them.
+        results: as `TableJobs` returned them.
         words: formats the result of one table.
         more: fields about all of them, for JSON.
     """

@@ -1,6 +1,7 @@
-"""Compact one table: rewrite small fragments into larger ones, without deleted rows, in distributed tasks.
+"""Compact one table: rewrite small fragments into larger ones, without deleted rows.
 
-`plan` splits the work, `execute` does one task in any process, and `commit` makes one version of all results.
+`compact` is the whole job: `plan` splits the work, `execute` does one task in any process, and `commit` makes one
+version of all results.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from lance_namespace.errors import (
 from pydantic import TypeAdapter, ValidationError
 
 from lancehouse.jobs import orphans
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.job import Job
 from lancehouse.jobs.orphans import require_latest
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.fragments import Piece
 
 ROWS_PER_FRAGMENT = 1024 * 1024
 
@@ -53,6 +58,34 @@ class CompactionResult:
     fragments_added: int = 0
     files_removed: int = 0
     files_added: int = 0
+
+
+def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> CompactionResult:
+    """Rewrite small fragments into larger ones, without deleted rows. If it fails, its files are removed.
+
+    Raises:
+        ConcurrentModificationError: others have changed what was compacted.
+        InvalidInputError: an option is unknown, or its value is invalid.
+    """
+    table, job, used = address.to_ref(), Job(address), list[Piece]()
+    tasks = plan(table, **options).tasks
+
+    def work(task: str) -> list[str]:
+        result = execute(address.to_ref(), task)
+        job.record_written(_pieces([result]))
+        return [result]
+
+    if not tasks:
+        return commit(table, [])
+    with job.clean_up_after(used):
+        results = engine.run(tasks, work)
+        used += _pieces(results)
+        return commit(table, results)
+
+
+def _pieces(results: Sequence[str]) -> list[Piece]:
+    rewrites = (RewriteResult.from_json(json.loads(result)["result"]) for result in results)
+    return [json.dumps(fragment.to_json()) for rewrite in rewrites for fragment in rewrite.new_fragments]
 
 
 def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> CompactionPlan:

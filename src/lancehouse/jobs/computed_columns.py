@@ -1,9 +1,10 @@
-"""Add columns that are computed from others, fragment by fragment, so that finished fragments survive a crash."""
+"""Add columns that are computed from others, fragment by fragment, with one commit; a crash loses no fragment."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +13,22 @@ from typing import Any, Self
 import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
-from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
 
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions, json_digest, package_versions
+from lancehouse.jobs.job import Job, JobProgress
 from lancehouse.lake import chunked_fragment
 from lancehouse.lake.chunked_fragment import has_blobs
 from lancehouse.lake.commits import Properties, commit
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import Piece, TableLocation
+from lancehouse.lake.fragments import Piece, TableLocation, find_lost_pieces, locate_table
+from lancehouse.lake.scans import VersionSelector
 from lancehouse.schema.walk import check_types, relax_nullability
+
+logger = logging.getLogger(__name__)
 
 Function = Callable[[pa.RecordBatch], Any]
 """Takes a record batch, returns an Arrow array with one value for each row."""
@@ -31,6 +38,88 @@ SAMPLE = 16
 
 ROW_BYTES = 1024
 """Rough guess of what a row takes besides its blobs, in bytes."""
+
+CODE = "code"
+"""Key of a job's record with the fingerprint of the code."""
+
+ATTEMPTS = 10
+"""How often the commit is tried; before each, columns of fragments that were added meanwhile are computed."""
+
+TASKS_EACH = 4
+"""Number of tasks for each that runs at once: some fragments take longer than others."""
+
+
+def add_columns(
+    engine: Engine,
+    address: TableAddress,
+    columns: Mapping[str, str | Function],
+    read_columns: Sequence[str] | None,
+) -> int:
+    """Add columns that are computed from others; return the version that this made.
+
+    What a piece has computed is recorded below the table's location. After a failure the same call computes only the
+    rest, if the code is the same, including all modules of the user's own that it imports; otherwise it starts over.
+
+    Raises:
+        InvalidInputError: a column exists already, or an expression is invalid.
+        ConcurrentModificationError: others kept changing the table, so that all attempts failed.
+    """
+    table = address.to_ref()
+    derivation = ComputedColumns.for_table(table, table.open(), columns, read_columns)
+    family, code = f"add-columns-{derivation.key}-", derivation.fingerprint()
+    job = Job(address, f"{family}{code.digest}")
+    progress = job.progress()
+    values = progress.read_records()
+    if not values:
+        _warn_restart(address, progress.list_other_jobs(family), code)
+    values.pop(CODE, None)
+    progress.record(CODE, code.record)
+    recorded = [ComputedFragment.from_json(value) for value in values.values()]
+    lost_pieces = find_lost_pieces([each.piece for each in recorded], job.write_location())
+    done = [each for each in recorded if each.piece not in lost_pieces]
+    for attempt in range(ATTEMPTS):
+        pinned = PinnedVersion.resolve(address, VersionSelector())
+        _, dataset = pinned.open()
+        done += _compute_fragments(engine, job, pinned, derivation, missing_fragments(dataset, done))
+        try:
+            version = commit_columns(table, locate_table(table), dataset, derivation, done)
+        except ConcurrentModificationError:
+            if attempt == ATTEMPTS - 1:
+                raise
+            continue
+        for records in (progress, *progress.list_other_jobs(family)):  # the columns exist now: nobody can resume them
+            records.clear()
+        return version
+    raise AssertionError("each attempt ends above")
+
+
+def _warn_restart(address: TableAddress, others: Sequence[JobProgress], code: Fingerprint) -> None:
+    """Log why an interrupted job on the same columns is not resumed."""
+    if others:
+        before: dict[str, str] = next((found for each in others if (found := each.read_records().get(CODE))), {})
+        logger.warning(
+            "%s: add_columns starts over, and takes over nothing of an earlier run that did not finish: %s",
+            address,
+            code.explain_difference(before),
+        )
+
+
+def _compute_fragments(
+    engine: Engine, job: Job, pinned: PinnedVersion, derivation: ComputedColumns, fragments: Sequence[int]
+) -> list[ComputedFragment]:
+    def work(fragments: Sequence[int]) -> list[str]:
+        table, dataset = pinned.open()
+        progress = job.progress()
+        results = []
+        for fragment in fragments:
+            added = compute_fragment(table, dataset, fragment, derivation)
+            progress.record(str(fragment), added.to_json(keep=True))
+            results.append(added.to_json())
+        return results
+
+    tasks = min(len(fragments), engine.parallelism * TASKS_EACH)
+    texts = engine.run([fragments[each::tasks] for each in range(tasks)], work)
+    return list(map(ComputedFragment.from_json, texts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Build, merge and optimize the indices of one table, split into tasks that can run in any process.
 
-`plan` splits the work, `train` computes the model that the tasks of a vector index share, `execute` builds one part in
-any process, and `commit` makes one index of all results.
+`create_index` is the whole job: `plan` splits the work, `train` computes the model that the tasks of a vector index
+share, `execute` builds one part in any process, and `commit` makes one index of all results.
 
 Each part becomes a segment of the index, and a search looks into all segments; `merge` makes one of several. Two kinds
 are not split: scalar quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give
@@ -31,8 +31,11 @@ from lance.lance import indices as native
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableIndexNotFoundError
 
 from lancehouse.jobs import orphans
+from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.compaction import explain_conflict
+from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.index_validation import PQ_BITS, IndexBuild, column_type, resolve_build, vector_dimension
+from lancehouse.jobs.job import Job
 from lancehouse.jobs.orphans import require_latest
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
@@ -105,6 +108,49 @@ class _Segment:
     @property
     def owner(self) -> str:
         return f"_indices/{self.index.uuid}"
+
+
+def create_index(
+    engine: Engine,
+    address: TableAddress,
+    column: str,
+    kind: str,
+    name: str | None,
+    replace: bool,
+    params: dict[str, Any],
+) -> BuiltIndex:
+    """Build an index. The model that its parts share is trained first. If it fails, its files are removed.
+
+    Raises:
+        ConcurrentModificationError: others have rewritten what was indexed, changed the column or made such an index.
+    """
+    table, job, used = address.to_ref(), Job(address), list[str]()
+    planned = plan(table, column, kind, name, replace=replace, tasks=engine.parallelism, **params)
+
+    def train_model(training: str) -> list[str]:
+        model = train(address.to_ref(), training)
+        job.record_written([model])
+        return [model]
+
+    with job.clean_up_after(used):
+        [model] = engine.run([planned.training], train_model) if planned.training is not None else [None]
+
+        def build_segment(task: str) -> list[str]:
+            result = execute(address.to_ref(), task, model)
+            job.record_written([_Segment.parse(result).owner])
+            return [result]
+
+        results = engine.run(planned.tasks, build_segment)
+        used += [_Segment.parse(result).owner for result in results]
+        return commit(table, results)
+
+
+def optimize_indices(
+    engine: Engine, address: TableAddress, names: Sequence[str] | None, *, retrain: bool = False
+) -> int:
+    """Add new rows to indices; pylance does that in one step, which is one piece here. Return the new version."""
+    [version] = engine.run([0], lambda _: [str(optimize(address.to_ref(), names, retrain=retrain))])
+    return int(version)
 
 
 def plan(

@@ -1,418 +1,465 @@
-"""Merge rows into a table by key: compare keys in Arrow, delete matched rows, choose the rows to insert.
-
-The rows to merge have been written to files that no version references yet; the caller commits the result.
-"""
+"""Merge rows into a table by key: write them, match keys and delete rows in pieces, and make one commit."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from types import MappingProxyType
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Protocol, Self
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
-from pyarrow import acero
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+)
 
-from lancehouse.lake.chunked_fragment import has_blobs
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
+from lancehouse.jobs.merge_keys import (
+    MAX_SENT_MATCHES,
+    PIECE,
+    SOURCE,
+    TARGET,
+    Batches,
+    MatchResult,
+    MergeRules,
+    MergeSource,
+    RowSelector,
+    SelectedRows,
+    check_keys,
+    find_duplicate,
+    format_key,
+    key_schema,
+    match_schema,
+    merge_small_source,
+    read_keys,
+)
+from lancehouse.jobs.sources.conform import conform
+from lancehouse.lake import commits
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import Piece, TableLocation, parse_pieces
+from lancehouse.lake.fragments import FileLayout, Piece, locate_table
 from lancehouse.lake.row_changes import (
-    ADDRESS,
     ROW,
-    PieceWriter,
+    ColumnsChangedError,
     RowChange,
-    assign_row_ids,
-    cast_to_table,
+    commit_rewrite,
     delete_rows,
+    merge_changes,
     offsets_by_fragment,
+    retry_conflicts,
 )
-from lancehouse.lake.scans import FragmentRange, Scan
+from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
+from lancehouse.schema.walk import check_types, relax_nullability
 
-Batches = Iterator[pa.RecordBatch]
-
-TARGET, SOURCE = "target", "source"
-"""Names of the columns with the address of a row of the table, and of the row that is merged into it."""
-
-MAX_SENT_MATCHES = 1 << 20
-"""A task that finds more matches than this does not send them to the driver."""
-
-WHEN_MATCHED = ("update", "ignore", "delete")
-WHEN_NOT_MATCHED = ("insert", "ignore")
-
-EXTERNAL_BASE_ID = 1
-"""Id of the base path that stands for the table's location in a dataset that only reads files from there."""
+FEW_ROWS = 1 << 20
+FEW_BYTES = 64 << 20
+"""Limits of the keys that each of several processes may hold in memory; more are matched by a shuffle."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRules:
-    """What to do with rows whose key is in both the table and the source, and with those whose key is in only one."""
-
-    when_matched: str = "update"
-    when_not_matched: str = "insert"
-    delete_by_source: bool = False
-
-    def __post_init__(self) -> None:
-        for what, allowed in (("when_matched", WHEN_MATCHED), ("when_not_matched", WHEN_NOT_MATCHED)):
-            if (value := getattr(self, what)) not in allowed:
-                raise InvalidInputError(f"{what} {value!r} is not known; it is one of {', '.join(allowed)}")
-        if not (self.writes or self.deletes):
-            raise InvalidInputError("this merge does nothing: it ignores what matches and what does not")
+class RowsToMerge(Protocol):
+    """The rows to merge, wherever they are."""
 
     @property
-    def updates(self) -> bool:
-        """Whether rows of the source replace rows of the table that have the same key."""
-        return self.when_matched == "update"
+    def label(self) -> str:
+        """How error messages call them."""
 
     @property
-    def inserts(self) -> bool:
-        """Whether rows of the source whose key is new are added."""
-        return self.when_not_matched == "insert"
+    def columns(self) -> Sequence[str]:
+        """Names of the columns."""
 
-    @property
-    def writes(self) -> bool:
-        """Whether rows of the source are written to the table; if not, only their keys are needed."""
-        return self.updates or self.inserts
-
-    @property
-    def deletes(self) -> bool:
-        """Whether rows of the table are deleted; an update deletes the old row."""
-        return self.when_matched != "ignore" or self.delete_by_source
-
-
-# Keys
-
-
-def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
-    """Check that rows can be matched by these columns of a table.
-
-    Raises:
-        TableColumnNotFoundError: the table has no column of that name.
-        InvalidInputError: no column is given, one is given twice, or its values cannot be compared.
-    """
-    if not on or len(set(on)) < len(on):
-        raise InvalidInputError("merge needs `on`: the columns that are the key, each once")
-    for name in on:
-        if name not in schema.names:
-            raise TableColumnNotFoundError(f"{table} has no column {name}; it has {', '.join(schema.names)}")
-        if has_blobs(schema.field(name)) or _find_comparison(schema.field(name).type) is None:
-            raise InvalidInputError(
-                f"column {name} cannot be a key: values of type {schema.field(name).type} are not compared"
-            )
-
-
-def key_schema(schema: pa.Schema, on: Sequence[str]) -> pa.Schema:
-    """Return the schema of what `read_keys` yields: integers or bytes that are equal exactly where the keys are."""
-    keys = [(f"k{place}", _find_comparison(schema.field(name).type)) for place, name in enumerate(on)]
-    columns = [(name, found[0]) for name, found in keys if found is not None]
-    return pa.schema([*columns, (ADDRESS, pa.int64()), (ROW, pa.int64())])
-
-
-def read_keys(
-    table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange], on: Sequence[str]
-) -> Batches:
-    """Yield the keys of some rows, with their addresses and row ids; no other column is read."""
-    schema = key_schema(dataset.schema, on)
-    scan = Scan(tuple(on), with_row_id=True, with_row_address=True)
-    for batch in scan.batches(table, dataset, parts):
-        keys = [_to_comparable(batch.column(name)) for name in on]
-        places = [batch.column(name).view(pa.int64()) for name in (ADDRESS, ROW)]
-        yield pa.RecordBatch.from_arrays([*keys, *places], schema=schema)
-
-
-Comparison = tuple[pa.DataType, Callable[[Any], Any]]
-
-
-def _find_comparison(dtype: Any) -> Comparison | None:
-    """Return the type in which values are compared and the function that converts them, or None if they cannot be."""
-    if isinstance(dtype, pa.BaseExtensionType):
-        is_uuid = isinstance(dtype, pa.UuidType)
-        return (pa.binary(), lambda array: array.storage.cast(pa.binary())) if is_uuid else None
-    if dtype in _NUMBERS:
-        return pa.int64(), _NUMBERS[dtype]
-    match dtype:
-        case pa.DictionaryType():
-            comparison = _find_comparison(dtype.value_type)
-            return (
-                None if comparison is None else (comparison[0], lambda array: comparison[1](array.dictionary_decode()))
-            )
-        case pa.TimestampType() | pa.DurationType() | pa.Time64Type():
-            return pa.int64(), lambda array: array.view(pa.int64())
-        case pa.Time32Type():
-            return pa.int64(), _NUMBERS[pa.date32()]
-        case pa.Decimal128Type() | pa.Decimal256Type():
-            return pa.binary(), lambda array: array.view(pa.binary(dtype.byte_width)).cast(pa.binary())
-        case pa.FixedSizeBinaryType():
-            return pa.binary(), lambda array: array.cast(pa.binary())
-    return (pa.binary(), lambda array: array.cast(pa.binary())) if dtype in _TEXTS else None
-
-
-def _to_comparable(array: Any) -> Any:
-    comparison = _find_comparison(array.type)
-    assert comparison is not None
-    return comparison[1](array)
-
-
-def _float_bits(array: Any) -> Any:
-    """Return the bits of floats as integers. As in Spark, -0.0 equals 0.0, and NaN equals NaN."""
-    numbers = array.cast(pa.float64())
-    # Adding 0.0 turns -0.0 into 0.0; `np.where` gives every NaN the same bits.
-    values = numbers.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
-    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
-    return pa.array(bits, mask=numbers.is_null().to_numpy(zero_copy_only=False))
-
-
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.bool_())
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-_NUMBERS: MappingProxyType[Any, Callable[[Any], Any]] = MappingProxyType(
-    {
-        **dict.fromkeys(_INTEGERS, lambda array: array.cast(pa.int64())),
-        **dict.fromkeys((pa.uint64(), pa.date64()), lambda array: array.view(pa.int64())),
-        **dict.fromkeys((pa.float16(), pa.float32(), pa.float64()), _float_bits),
-        pa.date32(): lambda array: array.view(pa.int32()).cast(pa.int64()),
-    }
-)
-
-
-# The source: rows that are written but not committed
-
-
-@dataclass(frozen=True, slots=True)
-class MergeSource:
-    """Rows to merge, in files that no version references; can be sent to other processes."""
-
-    pieces: tuple[Piece, ...]
-    on: tuple[str, ...]
-    schema: pa.Schema | None = None
-    """Schema of the rows as written, if they do not have all columns of the table."""
-
-    @property
-    def rows(self) -> list[int]:
-        """Number of rows of each piece."""
-        return [int(json.loads(piece)["physical_rows"]) for piece in self.pieces]
-
-    def open(self, table: TableRef, at: TableLocation, dataset: lance.LanceDataset | None) -> lance.LanceDataset:
-        """Open the rows as a dataset in memory, on top of the files that hold them; each piece is a fragment."""
-        schema = self.schema if dataset is None or self.schema is not None else dataset.lance_schema
-        base = lance.DatasetBasePath(at.location, is_dataset_root=True, id=EXTERNAL_BASE_ID)
-        operation = lance.LanceOperation.Overwrite(schema, parse_pieces(self._external_pieces()), initial_bases=[base])
-        with translate_errors(table, at.storage_options):
-            return lance.LanceDataset.commit("memory://", operation, storage_options=dict(at.storage_options) or None)
-
-    def _external_pieces(self) -> Iterator[Piece]:
-        for piece in self.pieces:
-            fragment = json.loads(piece)
-            files = [{**file, "base_id": EXTERNAL_BASE_ID} for file in fragment["files"]]
-            yield json.dumps({**fragment, "files": files})
-
-
-def find_duplicate(keys: pa.Table) -> int | None:
-    """Return the address of a row whose key another row has too, or None."""
-    names = keys.schema.names[: keys.num_columns - 2]
-    groups = keys.drop_null().group_by(names).aggregate([(ADDRESS, "count"), (ADDRESS, "min")])
-    twice = groups.filter(pc.field(f"{ADDRESS}_count") > 1)
-    return twice.column(f"{ADDRESS}_min")[0].as_py() if twice.num_rows else None
-
-
-def format_key(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], address: int) -> str:
-    """Return the key of a row as text for an error message."""
-    part = FragmentRange(address >> 32, address & 0xFFFFFFFF, 1)
-    [row] = pa.Table.from_batches(Scan(tuple(on)).batches(table, rows, [part])).to_pylist()
-    return ", ".join(f"{name}={value!r}" for name, value in row.items())
-
-
-# Matching
-
-
-def match_schema() -> pa.Schema:
-    """Return the schema of matches.
-
-    Its columns are the address of a row of the table, the address of the row to merge or null, and the id of the
-    former.
-    """
-    return pa.schema([(TARGET, pa.int64()), (SOURCE, pa.int64()), (ROW, pa.int64())])
-
-
-def match_keys(target: pa.RecordBatchReader, source: pa.Table, *, every: bool) -> pa.Table:
-    """Join the keys of a table with those of a source that fits into memory.
-
-    Args:
-        target: keys of the table, as `read_keys` yields them.
-        source: keys of the source, without duplicates.
-        every: also return the rows of the table that match nothing, with null as their source.
-    """
-    names: list[Any] = source.schema.names[: source.num_columns - 2]
-    nodes: Any = acero
-    join = acero.HashJoinNodeOptions(
-        "left outer" if every else "inner",
-        left_keys=names,
-        right_keys=names,
-        left_output=[ADDRESS, ROW],
-        right_output=[ADDRESS],
-        output_suffix_for_left=TARGET,
-        output_suffix_for_right=SOURCE,
-    )
-    inputs = [
-        acero.Declaration("record_batch_reader_source", nodes.RecordBatchReaderSourceNodeOptions(target)),
-        acero.Declaration("table_source", acero.TableSourceNodeOptions(source)),
-    ]
-    joined = acero.Declaration("hashjoin", join, inputs=inputs).to_table(use_threads=False)
-    return pa.Table.from_arrays([joined.column(place) for place in (0, 2, 1)], schema=match_schema())
-
-
-@dataclass(frozen=True, slots=True)
-class MatchResult:
-    """The rows that a task has deleted, and the matches that it has found; can be converted to JSON."""
-
-    change: RowChange
-    matches: pa.Table | None
-    """None: there are too many to send."""
-
-    def to_json(self) -> str:
-        """Return the result as JSON text."""
-        if self.matches is None:
-            return json.dumps([self.change.to_json(), None])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, match_schema()) as stream:
-            stream.write_table(self.matches)
-        return json.dumps([self.change.to_json(), base64.b64encode(sink.getvalue()).decode()])
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse what `to_json` returned."""
-        change, stream = json.loads(text)
-        if stream is None:
-            return cls(RowChange.from_json(change), None)
-        with pa.ipc.open_stream(base64.b64decode(stream)) as reader:
-            return cls(RowChange.from_json(change), reader.read_all())
-
-
-def merge_small_source(
-    table: TableRef,
-    dataset: lance.LanceDataset,
-    parts: Sequence[FragmentRange],
-    source: pa.Table,
-    on: Sequence[str],
-    rules: MergeRules,
-) -> MatchResult:
-    """Match whole fragments with a source that fits into memory, and delete the rows that are to go.
-
-    Args:
-        table: the table to change.
-        dataset: the version of it that is read.
-        parts: the fragments to match.
-        source: keys of the rows to merge.
-        on: the columns that are the key.
-        rules: what to do with matched and unmatched rows.
-    """
-    target = pa.RecordBatchReader.from_batches(source.schema, read_keys(table, dataset, parts, on))
-    matches = match_keys(target, source, every=rules.delete_by_source)
-    has_source = pc.is_valid(matches.column(SOURCE))
-    doomed = matches if rules.when_matched != "ignore" else matches.filter(pc.invert(has_source))
-    change = (
-        delete_rows(table, dataset, offsets_by_fragment(doomed.column(TARGET).chunks)) if rules.deletes else RowChange()
-    )
-    pairs = matches.filter(has_source) if rules.writes else matches.slice(0, 0)
-    return MatchResult(change, pairs if len(pairs) <= MAX_SENT_MATCHES else None)
-
-
-# Choosing the rows to write
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedRows:
-    """What of a piece of the source goes into the table; can be converted to JSON."""
-
-    number: int
-    reused: Piece | None = None
-    """The piece as it goes into the table, if all of its rows do; None otherwise."""
-    new: tuple[Piece, ...] = ()
-    """Pieces with rows of it that were written again."""
-    inserted: int = 0
-    updated: int = 0
-
-    def to_json(self) -> str:
-        """Return the selection as JSON text."""
-        return json.dumps([self.number, self.reused, self.new, self.inserted, self.updated])
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse what `to_json` returned."""
-        number, kept, new, inserted, updated = json.loads(text)
-        return cls(number, kept, tuple(new), inserted, updated)
-
-
-@dataclass(frozen=True, slots=True)
-class RowSelector:
-    """Chooses from each piece of a source the rows that go into a table."""
-
-    table: TableRef
-    dataset: lance.LanceDataset
-    source: MergeSource
-    rows: lance.LanceDataset
-    """The source, opened as a dataset."""
-    rules: MergeRules
-    write: PieceWriter
-
-    def select(self, number: int, addresses: Any, row_ids: Any) -> SelectedRows:
-        """Choose the rows of a piece that are inserted or replace others.
-
-        A row that has the key of several rows of the table replaces each of them.
+    def prepare(self, on: Sequence[str], schema: pa.Schema | None) -> Self:
+        """Check that the rows have the key's columns, and return those that are merged.
 
         Args:
-            number: index of the piece in the source.
-            addresses: addresses of its rows that match a row of the table, one for each match.
-            row_ids: ids of the matched rows of the table, in the same order.
+            on: the columns that are the key.
+            schema: of the table; None if it has no version yet.
         """
-        piece, size = self.source.pieces[number], self.source.rows[number]
-        offsets = addresses & 0xFFFFFFFF
-        matches = np.bincount(offsets, minlength=size)
-        updated = matches if self.rules.updates else np.zeros_like(matches)
-        inserted = (matches == 0).astype(np.int64) if self.rules.inserts else np.zeros_like(matches)
-        ids = row_ids[np.argsort(offsets, kind="stable")]
-        if self.dataset.has_stable_row_ids and updated.any():
-            reused, new = self._select_with_ids(piece, number, updated, inserted, ids)
-        else:
-            reused, new = self._select_without_ids(piece, number, updated + inserted)
-        return SelectedRows(number, reused, tuple(new), int(inserted.sum()), int(updated.sum()))
 
-    def _select_without_ids(self, piece: Piece, number: int, wanted: Any) -> tuple[Piece | None, list[Piece]]:
-        if wanted.all():
-            return piece, self._rewrite(number, wanted - 1)
-        return None, self._rewrite(number, wanted)
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return the rows with some of their columns."""
 
-    def _select_with_ids(
-        self, piece: Piece, number: int, moved: Any, inserted: Any, ids: Any
-    ) -> tuple[Piece | None, list[Piece]]:
-        """Choose rows of a table with stable row ids; updated rows keep the id of the row that they replace.
+    def new_table_schema(self, how: WriteOptions) -> pa.Schema:
+        """Return the schema of a new table for the rows."""
 
-        Rows that have an id already come first in a new piece, as Lance expects.
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+        """Write the rows in a schema, without a commit.
+
+        Raises:
+            TableSchemaValidationError: the columns do not fit; nothing is written.
         """
-        row_ids = pa.array(ids, pa.uint64())
-        first = moved[: len(ids)]
-        if (first == 1).all() and (moved + inserted == 1).all():
-            [kept] = assign_row_ids([piece], row_ids)
-            return kept, []
-        return None, assign_row_ids(self._rewrite(number, moved, inserted), row_ids)
 
-    def _rewrite(self, number: int, *counts: Any) -> list[Piece]:
-        """Write rows of a piece again, each as often as its count says."""
-        if not any(each.any() for each in counts):
+    def explain_duplicate(self, key: str) -> str:
+        """Return the error message about two rows with the same key."""
+
+
+class KeyShuffle(Protocol):
+    """Brings keys together that are too many for the memory of one process."""
+
+    def find_duplicate(self, keys: MergeKeys) -> int | None:
+        """Return the address of a row to merge whose key another one has too, or None."""
+
+    def merge(self, work: MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
+        """Match the keys, delete rows of the table, and choose those to write."""
+
+    def select(self, matches: pa.Table, work: MergeTasks) -> list[SelectedRows]:
+        """Choose the rows to write by matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """Rows to merge that are in memory."""
+
+    rows: pa.Table
+    label: str = "the source"
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns."""
+        return self.rows.column_names
+
+    def prepare(self, on: Sequence[str], schema: pa.Schema | None) -> Self:  # noqa: ARG002 - the rows are what they are
+        """Check that the rows have the key's columns."""
+        require_key_columns(self, on)
+        return self
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return the rows with some of their columns."""
+        return replace(self, rows=self.rows.select(list(columns)))
+
+    def new_table_schema(self, how: WriteOptions) -> pa.Schema:
+        """Return the schema of a new table for the rows."""
+        check_types(self.rows.schema)
+        return relax_nullability(self.rows.schema) if how.nullable else self.rows.schema
+
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+        """Write the rows in a schema, without a commit."""
+        if unknown := [name for name in self.columns if name not in schema.names]:
+            raise TableSchemaValidationError(f"{job.address} has no column {', '.join(unknown)}")
+        batches = (conform(batch, schema, (), "the rows") for batch in self.rows.to_batches())
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        return job.write(reader, mode, layout) if len(self.rows) else []
+
+    def explain_duplicate(self, key: str) -> str:
+        """Return the error message about two rows with the same key."""
+        return f"two rows of {self.label} have the same key, {key}; drop one of them"
+
+
+def require_key_columns(rows: RowsToMerge, on: Sequence[str]) -> None:
+    """Check that the rows to merge have the columns of the key.
+
+    Raises:
+        TableColumnNotFoundError: they lack one.
+    """
+    if missing := [name for name in on if name not in rows.columns]:
+        raise TableColumnNotFoundError(
+            f"{rows.label} has no column {', '.join(missing)} to match by; it has {', '.join(rows.columns)}"
+        )
+
+
+def merge(
+    engine: Engine,
+    address: TableAddress,
+    rows: RowsToMerge,
+    on: Sequence[str],
+    rules: MergeRules,
+    how: WriteOptions,
+    shuffle: KeyShuffle | None = None,
+) -> ChangeResult:
+    """Merge rows into a table by key. The rows are evaluated once.
+
+    Args:
+        engine: runs the pieces.
+        address: address of the table.
+        rows: the rows, with all columns of the table if rows are updated; only the keys if rows are only deleted.
+        on: the columns that are the key. A key that is null matches nothing.
+        rules: what to do with matched and unmatched rows.
+        how: how rows are written.
+        shuffle: matches keys that do not fit into memory; not needed if pieces share the memory of this process.
+
+    Raises:
+        TableNotFoundError: there is no such table.
+        TableColumnNotFoundError: the table or the source has no such key column.
+        InvalidInputError: values of the key cannot be compared, or two rows to merge have the same key.
+        TableSchemaValidationError: the columns do not fit those of the table.
+        ConcurrentModificationError: other writers kept changing the same rows, or changed the columns.
+    """
+    table, keys = address.to_ref(), tuple(on)
+    if (existing_version := find_version_of_same_run(table, how)) is not None:
+        return ChangeResult(existing_version)
+    if not table.exists():
+        locate_table(table)  # raises unless it is at least declared
+        return _create_first_version(address, rows.prepare(keys, None), keys, rules, how, shuffle)
+    pinned = PinnedVersion.resolve(address, VersionSelector())
+    _, dataset = pinned.open()
+    check_keys(address, dataset.schema, keys)
+    rows = rows.prepare(keys, dataset.schema)
+    schema: pa.Schema = dataset.schema
+    if not rules.writes:
+        rows, schema = rows.select(keys), pa.schema([schema.field(name) for name in keys])
+    elif rules.updates and (missing := [name for name in schema.names if name not in rows.columns]):
+        raise TableSchemaValidationError(
+            f"{rows.label} has no column {', '.join(missing)}, and a row that matches is replaced as a whole"
+        )
+    job, used = Job(address), list[Piece]()
+    with job.clean_up_after(used):
+        mode = "append" if rules.writes else "overwrite"
+        pieces = tuple(rows.write(job, schema, mode, how.layout))
+        source = MergeSource(pieces, keys, None if rules.writes else schema)
+        _require_distinct_keys(rows, MergeKeys(job, source, pinned), shuffle)
+        merging = _MergeRun(engine, address, source, rules, how, str(dataset.lance_schema), shuffle)
+        return retry_conflicts(address, lambda: merging.attempt(used))
+
+
+def _create_first_version(
+    address: TableAddress,
+    rows: RowsToMerge,
+    on: tuple[str, ...],
+    rules: MergeRules,
+    how: WriteOptions,
+    shuffle: KeyShuffle | None,
+) -> ChangeResult:
+    """Create the first version of a table that is only declared: no row can match."""
+    table = address.to_ref()
+    if not rules.inserts:
+        table.open()  # raises, because there is no version yet
+    schema = rows.new_table_schema(how)
+    check_keys(address, schema, on)
+    job, used = Job(address), list[Piece]()
+    try:
+        with job.clean_up_after(used):
+            source = MergeSource(tuple(rows.write(job, schema, "overwrite", how.layout)), on, schema)
+            _require_distinct_keys(rows, MergeKeys(job, source, None), shuffle)
+            used += source.pieces
+            version = commits.create(table, locate_table(table), schema, source.pieces, how.properties)
+    except commits.CreateConflictError as error:
+        raise ConcurrentModificationError(f"{address}: another writer created it just now; run it again") from error
+    return ChangeResult(version, inserted=sum(source.rows))
+
+
+def _require_distinct_keys(rows: RowsToMerge, keys: MergeKeys, shuffle: KeyShuffle | None) -> None:
+    """Check that no two rows to merge have the same key.
+
+    Raises:
+        InvalidInputError: two rows have the same key; the message shows it.
+    """
+    small = keys.read_all() if shuffle is None else keys.read_if_few()
+    if small is not None:
+        address = find_duplicate(small)
+    else:
+        assert shuffle is not None
+        address = shuffle.find_duplicate(keys)
+    if address is not None:
+        opened = keys.open()
+        raise InvalidInputError(rows.explain_duplicate(format_key(opened.table, opened.rows, keys.source.on, address)))
+
+
+@dataclass(frozen=True, slots=True)
+class _MergeRun:
+    """Merges rows that are written already into the latest version of a table."""
+
+    engine: Engine
+    address: TableAddress
+    source: MergeSource
+    rules: MergeRules
+    how: WriteOptions
+    columns: str
+    """The table's schema for which the rows were written, as text."""
+    shuffle: KeyShuffle | None
+
+    def attempt(self, used: list[Piece]) -> ChangeResult:
+        """Try to merge once; set `used` to the pieces of the source that go into the table unchanged."""
+        used.clear()
+        pinned = PinnedVersion.resolve(self.address, VersionSelector())
+        table, dataset = pinned.open()
+        if str(dataset.lance_schema) != self.columns:
+            raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
+        job, written = Job(self.address), list[Piece]()
+        work = MergeTasks(MergeKeys(job, self.source, pinned), self.rules, self.how.layout)
+        with job.clean_up_after(written):
+            deleted, selections = self._match_in_memory(work) or self._match_by_shuffle(work)
+            used[:] = [self.source.pieces[each.number] for each in selections if each.reused is not None]
+            written += [*deleted.files, *(piece for each in selections for piece in each.new)]
+            new = tuple(piece for each in selections for piece in (each.reused, *each.new) if piece is not None)
+            version = commit_rewrite(
+                table,
+                locate_table(table),
+                dataset,
+                replace(deleted, new=new),
+                dataset.schema.names,
+                self.how.properties,
+                is_merge=True,
+            )
+        updated = sum(each.updated for each in selections)
+        return ChangeResult(version, sum(each.inserted for each in selections), updated, deleted.rows - updated)
+
+    def _match_by_shuffle(self, work: MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
+        assert self.shuffle is not None
+        return self.shuffle.merge(work)
+
+    def _match_in_memory(self, work: MergeTasks) -> tuple[RowChange, list[SelectedRows]] | None:
+        """Match keys and delete rows in the same pieces; return None if there are too many keys or matches for that."""
+        is_bounded = self.shuffle is not None
+        keys = work.keys.read_if_few() if is_bounded else work.keys.read_all()
+        if keys is None:
+            return None
+        dataset = work.keys.open().dataset
+        # Pieces in other processes read the keys themselves, which costs less than to send them to each.
+        shared = keys if self.engine.shares_memory else None
+        parts = split_fragments(dataset, self.engine.parallelism, split=False)
+        texts = self.engine.run(parts, lambda part: work.match_fragments(part, shared, is_bounded=is_bounded))
+        results = list(map(MatchResult.from_json, texts))
+        tables = [each.matches for each in results if each.matches is not None]
+        if len(tables) < len(results) or (is_bounded and sum(map(len, tables)) > MAX_SENT_MATCHES):
+            return None
+        matches = pa.concat_tables([match_schema().empty_table(), *tables])
+        deleted = merge_changes(each.change for each in results)
+        # Every row of the source goes into the table, and if it matches at most one row also exactly once: then its
+        # files are used unchanged.
+        is_plain = self.rules.updates and self.rules.inserts and not dataset.has_stable_row_ids
+        if is_plain and len(matches.column(SOURCE).unique()) == len(matches):
+            return deleted, list(self.source.select_all(matches.column(SOURCE).to_numpy()))
+        return deleted, self._select_rows(matches, work)
+
+    def _select_rows(self, matches: pa.Table, work: MergeTasks) -> list[SelectedRows]:
+        """Choose the rows of the source that go into the table."""
+        if not self.rules.writes:
             return []
-        batches = chain.from_iterable(self._take_rows(number, each) for each in counts if each.any())
-        return self.write(pa.RecordBatchReader.from_batches(self.dataset.schema, batches))
+        if self.shuffle is not None:
+            return self.shuffle.select(matches, work)
+        pieces = pc.shift_right(matches.column(SOURCE), pa.scalar(32, pa.int64()))
+        by_piece = matches.select([SOURCE, ROW]).add_column(0, PIECE, pieces).sort_by(PIECE)
+        groups = [by_piece.filter(pc.field(PIECE) == number) for number in pc.unique(pieces).to_pylist()]
+        texts = self.engine.run(groups, lambda group: work.select_rows(iter(group.to_batches())))
+        return self.source.add_unmatched(map(SelectedRows.from_json, texts), self.rules)
 
-    def _take_rows(self, number: int, counts: Any) -> Batches:
-        first = 0
-        for batch in Scan().batches(self.table, self.rows, [FragmentRange(number)]):
-            rows = np.repeat(np.arange(batch.num_rows), counts[first : first + batch.num_rows])
-            first += batch.num_rows
-            if len(rows):
-                yield cast_to_table(batch.take(rows), self.dataset.schema)
+
+@dataclass(frozen=True, slots=True)
+class MergeTasks:
+    """The work of the pieces of a merge; sent to other processes."""
+
+    keys: MergeKeys
+    rules: MergeRules
+    layout: FileLayout
+
+    def match_fragments(
+        self, parts: Sequence[FragmentRange], keys: pa.Table | None, *, is_bounded: bool = True
+    ) -> list[str]:
+        """Match fragments with keys that fit into memory, and delete the rows that are replaced or removed.
+
+        Args:
+            parts: the fragments.
+            keys: keys of the rows to merge; None to read them.
+            is_bounded: whether too many matches are left out of the result.
+        """
+        opened, few = self.keys.open(), self.keys.read_if_few() if keys is None else keys
+        assert few is not None
+        result = merge_small_source(
+            opened.table, opened.dataset, parts, few, self.keys.source.on, self.rules, is_bounded=is_bounded
+        )
+        if result.change:
+            self.keys.job.record_written(result.change.files)
+        return [result.to_json()]
+
+    def delete_matched(self, batches: Batches) -> list[str]:
+        """Delete rows of the table, fragment by fragment. Batches have the fragment and the address of each row."""
+        opened, changes = self.keys.open(), list[RowChange]()
+        try:
+            for _, rows in _group_runs(batches):
+                changes.append(
+                    delete_rows(opened.table, opened.dataset, offsets_by_fragment(rows.column(TARGET).chunks))
+                )
+        finally:
+            if changes:
+                self.keys.job.record_written(merge_changes(changes).files)
+        return [each.to_json() for each in changes]
+
+    def select_rows(self, batches: Batches) -> list[str]:
+        """Choose rows of the source, piece by piece. Batches have the piece, and the addresses and ids of matches."""
+        opened = self.keys.open()
+        choice = RowSelector(
+            opened.table,
+            opened.dataset,
+            self.keys.source,
+            opened.rows,
+            self.rules,
+            lambda rows: self.keys.job.write(rows, "append", self.layout),
+        )
+        return [
+            choice.select(number, rows.column(SOURCE).to_numpy(), rows.column(ROW).to_numpy()).to_json()
+            for number, rows in _group_runs(batches)
+        ]
+
+
+def _group_runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
+    """Yield runs of consecutive rows that have the same number in the first column."""
+
+    def split() -> Iterator[tuple[int, pa.RecordBatch]]:
+        for batch in filter(len, batches):
+            numbers = batch.column(0).to_numpy()
+            ends = np.flatnonzero(np.diff(numbers, append=-1))
+            for first, last in zip((0, *(ends[:-1] + 1)), ends, strict=True):
+                yield int(numbers[first]), batch.slice(first, last - first + 1)
+
+    for number, parts in groupby(split(), key=itemgetter(0)):
+        yield number, pa.Table.from_batches([part for _, part in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInputs:
+    """The table and the rows to merge, opened in one process."""
+
+    table: TableRef
+    dataset: Any
+    rows: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MergeKeys:
+    """The keys of a version of a table, and of the rows to merge; sent to other processes."""
+
+    job: Job
+    source: MergeSource
+    pinned: PinnedVersion | None
+    """None if the table has no version yet."""
+
+    def open(self) -> MergeInputs:
+        """Open the table and the rows to merge in this process."""
+        table, dataset = (self.job.address.to_ref(), None) if self.pinned is None else self.pinned.open()
+        return MergeInputs(table, dataset, self.source.open(table, self.job.write_location(), dataset))
+
+    def read_table_keys(self, parts: Sequence[FragmentRange]) -> Batches:
+        """Yield the keys of some fragments of the table."""
+        opened = self.open()
+        return read_keys(opened.table, opened.dataset, parts, self.source.on)
+
+    def read_source_keys(self, parts: Sequence[FragmentRange]) -> Batches:
+        """Yield the keys of some pieces of the rows to merge."""
+        opened = self.open()
+        return read_keys(opened.table, opened.rows, parts, self.source.on)
+
+    def read_all(self) -> pa.Table:
+        """Return all keys of the rows to merge."""
+        parts = [FragmentRange(number) for number in range(len(self.source.pieces))]
+        return pa.Table.from_batches(list(self.read_source_keys(parts)), self.schema())
+
+    def read_if_few(self) -> pa.Table | None:
+        """Return all keys of the rows to merge; None if they are too many to hold in memory."""
+        if sum(self.source.rows) > FEW_ROWS:
+            return None
+        batches, size = list[pa.RecordBatch](), 0
+        for batch in self.read_source_keys([FragmentRange(number) for number in range(len(self.source.pieces))]):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > FEW_BYTES:
+                return None
+        return pa.Table.from_batches(batches, self.schema())
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of the keys."""
+        return key_schema(self.open().rows.schema, self.source.on)

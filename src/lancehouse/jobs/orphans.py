@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import NamedTuple
@@ -23,7 +23,9 @@ from lance_namespace import BatchDeleteTableVersionsRequest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
-from lancehouse.jobs.job_progress import FOLDER as RECORDS
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.job import FOLDER as RECORDS
 from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.fragments import TableLocation, locate_table
@@ -41,6 +43,8 @@ DEFAULT_AGE = 7 * DAY
 """Default age from which an orphaned file may be removed, and a job without a newer record is taken for abandoned."""
 FILES_AT_ONCE = 1000
 """How many files one call of `execute` removes at most."""
+CHUNKS_AT_ONCE = 256
+"""How many tasks are held in memory, as their number is not known in advance."""
 MAX_NAMES = 1000
 """How many file names `Orphans.names` holds at most."""
 
@@ -89,6 +93,30 @@ class Orphans:
     def __add__(self, more: Orphans) -> Orphans:
         names = (*self.names, *more.names)[:MAX_NAMES]
         return Orphans(self.files + more.files, self.bytes + more.bytes, names)
+
+
+def run_cleanup(engine: Engine, address: TableAddress, older_than: timedelta, *, dry_run: bool) -> CleanupResult:
+    """Remove old versions, as one piece. See `cleanup`."""
+    require_age(older_than)
+    [text] = engine.run([0], lambda _: [json.dumps(asdict(cleanup(address.to_ref(), older_than, dry_run=dry_run)))])
+    result = json.loads(text)
+    return CleanupResult(**{**result, "tagged": tuple(result["tagged"])})
+
+
+def run_removal(
+    engine: Engine, address: TableAddress, older_than: timedelta | None, *, dry_run: bool, no_writers: bool
+) -> Orphans:
+    """Remove the files that no version references: they are listed here, and removed in pieces. See `plan`."""
+    chunks = plan(address.to_ref(), older_than, no_writers=no_writers)
+    removed = Orphans()
+    while some := list(islice(chunks, CHUNKS_AT_ONCE)):
+        if dry_run:
+            removed = sum(map(parse_orphans, some), removed)
+            continue
+        for text in engine.run(some, lambda chunk: [json.dumps(asdict(execute(address.to_ref(), chunk)))]):
+            result = json.loads(text)
+            removed += Orphans(result["files"], result["bytes"], tuple(result["names"]))
+    return removed
 
 
 def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False) -> CleanupResult:

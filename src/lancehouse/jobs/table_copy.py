@@ -22,6 +22,9 @@ from uuid import uuid4
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidTableStateError
 
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.job import Job
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.fragments import TableLocation, locate_table
@@ -57,6 +60,27 @@ class CopyPlan:
     """Branches that are not copied."""
     tags: Sequence[str] = ()
     """Tags of branches, which are not copied either."""
+
+
+def copy(engine: Engine, source: TableAddress, target: TableAddress) -> CopyPlan:
+    """Copy the files that a table's copy lacks, phase by phase. An interrupted copy is resumed.
+
+    Args:
+        engine: runs the tasks.
+        source: the table.
+        target: its copy, which must be declared in its catalog; each process asks for the credentials of both.
+
+    Returns:
+        The plan that was carried out.
+
+    Raises:
+        LanceNamespaceError: a file could not be copied; files that were copied stay.
+    """
+    here, there = Job(source), Job(target)
+    copy_plan = plan(source.to_ref(), there.write_location())
+    for phase in copy_plan.phases:
+        engine.run(phase, lambda task: [execute(here.write_location(), there.write_location(), task)])
+    return copy_plan
 
 
 def plan(source: TableRef, target: TableLocation | None) -> CopyPlan:

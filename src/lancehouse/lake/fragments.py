@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
@@ -16,7 +17,7 @@ from lance.fragment import FragmentMetadata, FragmentWriteProgress, write_fragme
 from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import InternalError, InvalidInputError
 
-from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file
+from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder
 from lancehouse.lake.errors import translate_errors
 
 Piece = str
@@ -113,7 +114,7 @@ def write_pieces(
                 **(layout or FileLayout()).to_arguments(),
             )
     except BaseException as error:
-        _delete_files(progress.fragments, at)
+        _delete_files(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
         if source.error is not None:
             raise source.error from error
         raise
@@ -190,19 +191,41 @@ def find_lost_pieces(pieces: Collection[Piece], at: TableLocation) -> set[Piece]
     return {piece for piece in pieces if not is_whole(piece)}
 
 
-def discard_pieces(pieces: Iterable[Piece], at: TableLocation) -> None:
-    """Delete the files of pieces that are not committed."""
-    _delete_files(parse_pieces(pieces), at)
+def discard_pieces(pieces: Iterable[Piece], at: TableLocation, *, keep: Collection[str] = ()) -> None:
+    """Delete the files of pieces that are not committed.
+
+    Args:
+        pieces: the pieces; instead of one, the path of a file or folder below the table's location may be given.
+        at: location of the table.
+        keep: files that stay, as `list_piece_files` returns them.
+    """
+    _delete_files([file for file in list_piece_files(pieces) if file not in keep], at)
 
 
-def _delete_files(fragments: Sequence[FragmentMetadata], at: TableLocation) -> None:
-    options = dict(at.storage_options)
+def list_piece_files(pieces: Iterable[Piece]) -> list[str]:
+    """Return the data and deletion files of pieces, relative to the table's location, each once."""
+    files: dict[str, None] = {}
+    for piece in pieces:
+        is_fragment = piece.startswith("{")
+        files |= dict.fromkeys(_fragment_files(FragmentMetadata.from_json(piece)) if is_fragment else [piece])
+    return list(files)
+
+
+def _fragment_files(fragment: FragmentMetadata) -> Iterator[str]:
+    yield from (f"data/{file.path}" for file in fragment.files)
+    if fragment.deletion_file is not None:
+        yield fragment.deletion_file.path(fragment.id)
+
+
+def _delete_files(files: Iterable[str], at: TableLocation) -> None:
+    """Delete files, data files with their blobs, and folders with all that is in them."""
+    options, root = dict(at.storage_options), local_folder(at.location)
     with translate_errors(at.location, options):
         session = LanceFileSession(at.location, storage_options=options or None)
-        for file in dict.fromkeys(file.path for fragment in fragments for file in fragment.files):
-            blobs = session.list(f"data/{PurePosixPath(file).stem}")
-            for path in (f"data/{file}", *blobs):
+        for file in files:
+            below = [] if file.startswith("_deletions/") else session.list(file.removesuffix(".lance"))
+            for path in (*below, *([file] if PurePosixPath(file).suffix else [])):
                 delete_file(at.location, options, path)
-        for fragment in fragments:
-            if fragment.deletion_file is not None:
-                delete_file(at.location, options, fragment.deletion_file.path(fragment.id))
+            if root and below:
+                with suppress(OSError):  # it is not there, or not empty
+                    (root / file.removesuffix(".lance")).rmdir()

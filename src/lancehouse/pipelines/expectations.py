@@ -12,15 +12,13 @@ from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.documents import Problems
-from lancehouse.jobs.merge import check_keys, key_schema, read_keys
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
 from lancehouse.lake.row_changes import ADDRESS, ROW, quote_column
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, empty_dataset, split_fragments
 from lancehouse.pipelines.spec import ExpectPart
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.engine import Batches, collect_results, run_in_tasks, translate_task_errors
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.table_reader import PinnedVersion
-from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
 
 EXPECT = "expect"
 

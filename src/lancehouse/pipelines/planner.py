@@ -13,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from lancehouse.connection import Connection
 from lancehouse.documents import Problems
 from lancehouse.jobs import compaction
-from lancehouse.jobs.merge import MergeRules
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import WriteOptions
+from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.jobs.sources import IngestSource
 from lancehouse.lake.fragments import FileLayout
 from lancehouse.pipelines import plan_lines, spark_steps, target_table
@@ -33,9 +35,7 @@ from lancehouse.pipelines.row_count import RowCount
 from lancehouse.pipelines.source import Origin
 from lancehouse.pipelines.spec import PipelineSpec, StepPart
 from lancehouse.pipelines.target_table import TargetState
-from lancehouse.spark.address import TableAddress
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.table_writer import WriteOptions
 
 Start = Callable[[], SparkSession]
 

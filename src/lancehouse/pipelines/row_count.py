@@ -9,8 +9,8 @@ from uuid import uuid4
 import pyarrow as pa
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.jobs.job_progress import JobProgress
-from lancehouse.spark.address import TableAddress
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import JobProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceEr
 from pyspark.sql import SparkSession
 
 from lancehouse.identifiers import format_levels
-from lancehouse.jobs import index_building
+from lancehouse.jobs import compaction, index_building, ingest
+from lancehouse.jobs.engine import TaskProgress
+from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
 from lancehouse.lake.fragments import locate_table
 from lancehouse.lake.row_changes import retry_conflicts
@@ -22,9 +24,8 @@ from lancehouse.pipelines.plan_lines import ARROW, DRIVER, SPARK
 from lancehouse.pipelines.planner import PipelinePlan
 from lancehouse.pipelines.run_report import BEFORE, DONE, FAILED, IDLE, SKIPPED, UNFINISHED, RunReport, RunStep
 from lancehouse.pipelines.spec import IndexPart
-from lancehouse.spark import ingest, maintenance, merge, table_writer
-from lancehouse.spark.session import parallelism
-from lancehouse.spark.task_progress import TaskProgress, watch_tasks
+from lancehouse.spark import merge, table_writer
+from lancehouse.spark.engine import SparkEngine, watch_tasks
 
 Listener = Callable[[str, TaskProgress | None], None]
 """Called with the name of each step when it begins, and then with the progress of its tasks."""
@@ -42,6 +43,7 @@ def run_plan(plan: PipelinePlan, spark: SparkSession, listener: Listener | None,
 class _PipelineRun:
     def __init__(self, plan: PipelinePlan, spark: SparkSession, listener: Listener | None, report: RunReport) -> None:
         self.plan, self.spark, self.listener, self.report = plan, spark, listener, report
+        self.engine = SparkEngine(spark)
         self.address, self.table = plan.address, plan.address.to_ref()
         self.version = 0
         """Version of the table after the last step that was done."""
@@ -106,9 +108,9 @@ class _PipelineRun:
         plan = self.plan
         mode = plan.shape.sink.mode
         if plan.frame is None:
-            source = plan.origin.open(parallelism(self.spark))
+            source = plan.origin.open(self.engine.parallelism)
             done = ingest.run_ingest(
-                self.spark,
+                self.engine,
                 self.address,
                 source,
                 plan.origin.name,
@@ -135,7 +137,7 @@ class _PipelineRun:
     def _merge(self) -> int:
         """Merge the rows; a missing table is declared first."""
         plan = self.plan
-        declared = table_writer.declare_table(self.table)
+        declared = declare_table(self.table)
         try:
             sink = plan.shape.sink
             done = merge.merge(
@@ -144,7 +146,7 @@ class _PipelineRun:
             return done.version
         except BaseException as error:
             if declared and (not isinstance(error, LanceNamespaceError) or commits.is_refusal(error)):
-                table_writer.undo_declaration(self.table)
+                undo_declaration(self.table)
             raise
 
     # Maintenance
@@ -158,14 +160,14 @@ class _PipelineRun:
             if existing is not None:
                 self.version = retry_conflicts(
                     self.address,
-                    lambda: maintenance.optimize_indices(self.spark, self.address, [index.index_name], False),
+                    lambda: index_building.optimize_indices(self.engine, self.address, [index.index_name]),
                 )
                 step.rows, step.says = existing.unindexed, "new rows were taken in"
                 return
             built = retry_conflicts(
                 self.address,
-                lambda: maintenance.create_index(
-                    self.spark, self.address, index.column, index.kind, index.index_name, False, index.params
+                lambda: index_building.create_index(
+                    self.engine, self.address, index.column, index.kind, index.index_name, False, index.params
                 ),
             )
             self.version = built.version
@@ -175,7 +177,7 @@ class _PipelineRun:
         if options is None:
             return
         with self._record_step("compact", ARROW) as step:
-            done = retry_conflicts(self.address, lambda: maintenance.compact(self.spark, self.address, dict(options)))
+            done = retry_conflicts(self.address, lambda: compaction.compact(self.engine, self.address, dict(options)))
             if not done.fragments_removed:
                 step.state = IDLE
                 return

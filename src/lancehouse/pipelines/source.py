@@ -11,14 +11,13 @@ from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.connection import Connection
 from lancehouse.documents import to_plain
+from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.sources import IngestSource, Unit, open_source
 from lancehouse.jobs.sources.conform import conform
 from lancehouse.jobs.sources.open_source import ICEBERG
 from lancehouse.lake.chunked_fragment import has_blobs
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.pipelines.spec import PipelineSpec, SourcePart
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.table_reader import PinnedVersion
 
 
 @dataclass(frozen=True, slots=True)

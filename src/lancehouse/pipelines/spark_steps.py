@@ -17,8 +17,8 @@ from lancehouse.pipelines.row_count import RowCount
 from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.schema.spark import from_spark
 from lancehouse.schema.spark_to_lance import from_spark_rows
+from lancehouse.spark.engine import Batches, run_in_tasks
 from lancehouse.spark.session import to_struct
-from lancehouse.spark.tasks import Batches, run_in_tasks
 
 _PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
 _NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"

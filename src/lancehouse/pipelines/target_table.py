@@ -21,8 +21,9 @@ from lance_namespace.errors import (
 from lancehouse.documents import Problems
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import index_building
+from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.jobs.index_validation import check_buildable
-from lancehouse.jobs.merge import check_keys
+from lancehouse.jobs.merge_keys import check_keys
 from lancehouse.jobs.sources.conform import conform
 from lancehouse.lake.commits import find_version_of_run, is_reverted
 from lancehouse.lake.fragments import require_storage_version
@@ -33,7 +34,6 @@ from lancehouse.pipelines.spec import IndexPart, PipelineSpec, SinkPart
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_to_lance import from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
-from lancehouse.spark.address import TableAddress, get_client
 
 ADDING = ("append", "merge")
 """Modes that do not change the columns of a table."""

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lancehouse.spark.catalog import LanceCatalog
+    from lancehouse.spark.engine import SparkEngine
     from lancehouse.spark.session import local
     from lancehouse.spark.sql import sql_config
 
-__all__ = ["LanceCatalog", "local", "sql_config"]
+__all__ = ["LanceCatalog", "SparkEngine", "local", "sql_config"]
 
 _HOMES = {
     "LanceCatalog": "lancehouse.spark.catalog",
+    "SparkEngine": "lancehouse.spark.engine",
     "local": "lancehouse.spark.session",
     "sql_config": "lancehouse.spark.sql",
 }

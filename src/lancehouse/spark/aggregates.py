@@ -13,15 +13,14 @@ from lance_namespace.errors import InvalidInputError
 from pyarrow import acero
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
+from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.schema.array_conversion import decimal_to_text
 from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, narrow_decimal
-from lancehouse.spark.address import TableAddress
+from lancehouse.spark.engine import Batches, run_in_tasks
 from lancehouse.spark.session import parallelism, to_struct
-from lancehouse.spark.table_reader import PinnedVersion
-from lancehouse.spark.tasks import Batches, run_in_tasks
 
 FUNCTIONS = ("sum", "min", "max", "mean", "count")
 ALL_COLUMNS = "*"

@@ -20,16 +20,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from lancehouse.jobs.address import PinnedVersion
+from lancehouse.jobs.job import find_version_of_same_run
 from lancehouse.lake.fragments import Piece
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
+from lancehouse.spark.engine import Batches
 from lancehouse.spark.session import to_struct
 from lancehouse.spark.sink import Sink
 from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter, add_version_column
-from lancehouse.spark.table_reader import PinnedVersion, TaskShare, read_following_batches, to_shares
-from lancehouse.spark.table_writer import find_version_of_same_run
-from lancehouse.spark.tasks import Batches
+from lancehouse.spark.table_reader import TaskShare, read_following_batches, to_shares
 
 
 class LanceSource(DataSource):  # type: ignore[misc]

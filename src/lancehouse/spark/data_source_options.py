@@ -13,11 +13,11 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
 from lancehouse.connection import Connection
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import WriteOptions
 from lancehouse.lake.fragments import FileLayout
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.table_writer import WriteOptions
 from lancehouse.suggestions import find_close
 
 TASKS = 32

@@ -1,27 +1,25 @@
-"""List tables, register them as temporary views, and return a table's history as a DataFrame."""
+"""Register the tables of a namespace as temporary views, and return a table's history as a DataFrame."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
-from lance_namespace import LanceNamespace, ListNamespacesRequest, ListTablesRequest
 from lance_namespace.errors import InvalidInputError, TableNotFoundError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.catalog_walk import Id, walk_tables
 from lancehouse.connection import Connection
+from lancehouse.jobs.address import PagedLister, TableAddress, get_client
 from lancehouse.lake import history as lake
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import locate_table
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.spark.address import TableAddress, get_client
 from lancehouse.spark.session import to_struct
 from lancehouse.spark.table_reader import read_table
 
@@ -65,12 +63,6 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
     return spark.createDataFrame(pa.Table.from_pylist(rows, HISTORY), to_struct(to_spark_rows(HISTORY).struct))
 
 
-def list_tables(connection: Connection, namespace: Sequence[str]) -> Iterator[TableAddress]:
-    """Yield the tables in a namespace and below it."""
-    for table in walk_tables(_PagedLister(get_client(connection)), tuple(namespace)):
-        yield TableAddress.parse(connection, table)
-
-
 def register_views(
     spark: SparkSession, connection: Connection, namespace: Sequence[str], prefix: str = "", *, replace: bool = False
 ) -> list[str]:
@@ -90,7 +82,7 @@ def register_views(
         InvalidInputError: something else has one of the names, or two tables would get the same; no view was created.
     """
     frames: dict[str, tuple[TableAddress, DataFrame]] = {}
-    for table in _PagedLister(get_client(connection)).tables(namespace):
+    for table in PagedLister(get_client(connection)).tables(namespace):
         address = TableAddress.parse(connection, table)
         try:
             frame = read_table(spark, address, Scan(), VersionSelector(), follows=True)
@@ -160,30 +152,6 @@ def _quote(name: str) -> str:
 
 def _table_digest(address: TableAddress) -> str:
     """Return a digest that identifies a table among all catalogs; it hides the properties, which may be secret."""
-    assert address.connection is not None
+    assert isinstance(address.connection, Connection)
     described = json.dumps([address.connection.impl, address.connection.properties, address.id])
     return blake2b(described.encode(), digest_size=16).hexdigest()
-
-
-class _PagedLister:
-    """Lists all pages of what a client lists."""
-
-    def __init__(self, client: LanceNamespace) -> None:
-        self._client = client
-
-    def tables(self, id: Sequence[str]) -> list[Id]:
-        names, token = list[str](), None
-        while True:
-            page = self._client.list_tables(ListTablesRequest(id=list(id), page_token=token))
-            names += page.tables
-            if not (token := page.page_token):
-                return [(*id, name) for name in sorted(names)]
-
-    def namespaces(self, id: Sequence[str]) -> list[Id]:
-        """Return the ids of the namespaces directly below one; some catalogs list names, others whole ids."""
-        above, names, token = ".".join([*id, ""]), list[str](), None
-        while True:
-            page = self._client.list_namespaces(ListNamespacesRequest(id=list(id), page_token=token))
-            names += page.namespaces
-            if not (token := page.page_token):
-                return [(*id, name.removeprefix(above)) for name in sorted(names)]

@@ -1,62 +1,39 @@
-"""Merge DataFrames into Lance tables by key: tasks write the rows and match keys, the driver makes one commit."""
+"""Merge DataFrames into Lance tables by key: `lancehouse.jobs.merge` with the rows of a frame and Spark's joins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import groupby
-from operator import and_, itemgetter
-from typing import Any
+from operator import and_
+from typing import Self
 
-import numpy as np
 import pyarrow as pa
-from lance_namespace.errors import (
-    ConcurrentModificationError,
-    InvalidInputError,
-    TableColumnNotFoundError,
-    TableSchemaValidationError,
-)
+from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 from pyspark.sql import DataFrame, SparkSession, Window, functions
+from pyspark.sql.types import BinaryType, LongType, StructType
 
-from lancehouse.jobs.merge import (
-    MAX_SENT_MATCHES,
-    SOURCE,
-    TARGET,
-    MatchResult,
-    MergeRules,
-    MergeSource,
-    RowSelector,
-    SelectedRows,
-    check_keys,
-    match_schema,
-    merge_small_source,
+from lancehouse.jobs import merge as jobs
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
+from lancehouse.jobs.merge import MergeKeys, MergeTasks, require_key_columns
+from lancehouse.jobs.merge_keys import PIECE, SOURCE, TARGET, MergeRules, SelectedRows, match_schema
+from lancehouse.lake.fragments import FileLayout, Piece
+from lancehouse.lake.row_changes import ADDRESS, ROW, RowChange, merge_changes
+from lancehouse.lake.scans import split_fragments
+from lancehouse.spark.engine import (
+    RESULT_STRUCT,
+    SparkEngine,
+    collect_texts,
+    run_in_tasks,
+    to_result_batches,
+    translate_task_errors,
 )
-from lancehouse.lake import commits
-from lancehouse.lake.commits import CreateConflictError
-from lancehouse.lake.fragments import FileLayout, Piece, locate_table, write_pieces
-from lancehouse.lake.row_changes import (
-    ROW,
-    ColumnsChangedError,
-    RowChange,
-    commit_rewrite,
-    delete_rows,
-    merge_changes,
-    offsets_by_fragment,
-    retry_conflicts,
-)
-from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.errors import translate_task_errors
-from lancehouse.spark.jobs import Job, write_frame
-from lancehouse.spark.merge_keys import MergeKeys, join_keys, require_distinct_keys
-from lancehouse.spark.row_changes import ChangeResult
 from lancehouse.spark.session import parallelism
-from lancehouse.spark.table_reader import VERSION, PinnedVersion
-from lancehouse.spark.table_writer import WriteOptions, find_version_of_same_run, new_table_schema
-from lancehouse.spark.tasks import RESULT_STRUCT, Batches, collect_results, collect_texts, to_result_batches
+from lancehouse.spark.table_reader import VERSION
+from lancehouse.spark.table_writer import new_table_schema, write_frame
 
-FRAGMENT, PIECE = "fragment", "piece"
+FRAGMENT = "fragment"
 RANK = "_lancehouse_rank"
 UNORDERED = ("map", "variant", "interval")
 
@@ -70,46 +47,61 @@ def merge(
     *,
     latest_by: Sequence[str] = (),
 ) -> ChangeResult:
-    """Merge rows into a table by key. The frame is evaluated once.
+    """Merge the rows of a frame into a table by key. See `lancehouse.jobs.merge.merge`.
 
     Args:
-        frame: the rows, with all columns of the table if rows are updated; only the keys if rows are only deleted.
+        frame: the rows.
         address: address of the table.
-        on: the columns that are the key. A key that is null matches nothing.
+        on: the columns that are the key.
         rules: what to do with matched and unmatched rows.
         how: how rows are written.
         latest_by: columns of the frame that decide which of several rows with the same key is the latest.
-
-    Raises:
-        TableNotFoundError: there is no such table.
-        TableColumnNotFoundError: the table or the frame has no such key column.
-        InvalidInputError: values of the key cannot be compared, or two rows of the frame have the same key and it is
-            not clear which one is the latest.
-        TableSchemaValidationError: the columns do not fit those of the table.
-        ConcurrentModificationError: other writers kept changing the same rows, or changed the columns.
     """
-    table, keys = address.to_ref(), (on,) if isinstance(on, str) else tuple(on)
-    if (existing_version := find_version_of_same_run(table, how)) is not None:
-        return ChangeResult(existing_version)
-    if not table.exists():
-        locate_table(table)  # raises unless it is at least declared
-        return _create_first_version(
-            _keep_latest_rows(frame, keys, latest_by, None), address, keys, rules, how, latest_by
-        )
-    pinned = PinnedVersion.resolve(address, VersionSelector())
-    _, dataset = pinned.open()
-    check_keys(address, dataset.schema, keys)
-    frame = _keep_latest_rows(frame, keys, latest_by, dataset.schema)
-    rows, schema = _select_needed(frame, dataset.schema, keys, rules)
-    job, used = Job(address), list[Piece]()
-    with job.clean_up_after(used):
-        if rules.writes:
-            source = MergeSource(tuple(write_frame(rows, job, schema, "append", how.layout)), keys)
-        else:
-            source = MergeSource(tuple(write_frame(rows, job, schema, "overwrite", how.layout)), keys, schema)
-        require_distinct_keys(frame.sparkSession, MergeKeys(job, source, pinned), latest_by)
-        merging = _MergeRun(frame.sparkSession, address, source, rules, how, str(dataset.lance_schema))
-        return retry_conflicts(address, lambda: merging.attempt(used))
+    spark, keys = frame.sparkSession, (on,) if isinstance(on, str) else tuple(on)
+    return jobs.merge(
+        SparkEngine(spark), address, FrameRows(frame, tuple(latest_by)), keys, rules, how, SparkShuffle(spark)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """Rows to merge that are those of a frame."""
+
+    frame: DataFrame
+    latest_by: tuple[str, ...] = ()
+    label: str = "the DataFrame"
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns."""
+        return list(self.frame.columns)
+
+    def prepare(self, on: Sequence[str], schema: pa.Schema | None) -> Self:
+        """Check that the frame has the key's columns; of rows with the same key, keep the latest."""
+        require_key_columns(self, on)
+        return replace(self, frame=_keep_latest_rows(self.frame, on, self.latest_by, schema))
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return the rows with some of their columns."""
+        return replace(self, frame=self.frame.select(*map(_quote, columns)))
+
+    def new_table_schema(self, how: WriteOptions) -> pa.Schema:
+        """Return the schema of a new table for the rows."""
+        return new_table_schema(self.frame.schema.jsonValue(), how)
+
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+        """Write the rows in the frame's own tasks, without a commit."""
+        return write_frame(self.frame, job, schema, mode, layout)
+
+    def explain_duplicate(self, key: str) -> str:
+        """Return the error message about two rows with the same key."""
+        message = f"two rows of the DataFrame have the same key, {key}"
+        if self.latest_by:
+            return (
+                f"{message}; both are the last by {', '.join(self.latest_by)}: name a further column in latest_by that "
+                "tells them apart, or drop one of them"
+            )
+        return f"{message}; drop one of them, or name in latest_by the column that tells which is the last"
 
 
 def _keep_latest_rows(
@@ -119,7 +111,6 @@ def _keep_latest_rows(
 
     Rows whose key is null are all kept. Columns that only serve to find the latest row are dropped.
     """
-    _require_key_columns(frame, on)
     if not latest_by:
         return frame
     _require_order(frame, on, latest_by)
@@ -148,215 +139,75 @@ def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _select_needed(
-    frame: DataFrame, schema: pa.Schema, on: Sequence[str], rules: MergeRules
-) -> tuple[DataFrame, pa.Schema]:
-    """Return the columns of the frame that are written, and the schema to write them in."""
-    if not rules.writes:
-        frame = frame.select(*map(_quote, on))
-        schema = pa.schema([schema.field(name) for name in on])
-    elif rules.updates and (missing := [name for name in schema.names if name not in frame.columns]):
-        raise TableSchemaValidationError(
-            f"the DataFrame has no column {', '.join(missing)}, and a row that matches is replaced as a whole"
-        )
-    return frame, schema
-
-
-def _require_key_columns(frame: DataFrame, on: Sequence[str]) -> None:
-    if missing := [name for name in on if name not in frame.columns]:
-        raise TableColumnNotFoundError(
-            f"the DataFrame has no column {', '.join(missing)} to match by; it has {', '.join(frame.columns)}"
-        )
-
-
-def _create_first_version(
-    frame: DataFrame,
-    address: TableAddress,
-    on: tuple[str, ...],
-    rules: MergeRules,
-    how: WriteOptions,
-    latest_by: Sequence[str],
-) -> ChangeResult:
-    """Create the first version of a table that is only declared: no row can match."""
-    table = address.to_ref()
-    if not rules.inserts:
-        table.open()  # raises, because there is no version yet
-    schema = new_table_schema(frame.schema.jsonValue(), how)
-    check_keys(address, schema, on)
-    job, used = Job(address), list[Piece]()
-    try:
-        with job.clean_up_after(used):
-            source = MergeSource(tuple(write_frame(frame, job, schema, "overwrite", how.layout)), on, schema)
-            require_distinct_keys(frame.sparkSession, MergeKeys(job, source, None), latest_by)
-            used += source.pieces
-            version = commits.create(table, locate_table(table), schema, source.pieces, how.properties)
-    except CreateConflictError as error:
-        raise ConcurrentModificationError(f"{address}: another writer created it just now; run it again") from error
-    return ChangeResult(version, inserted=sum(source.rows))
-
-
 @dataclass(frozen=True, slots=True)
-class _MergeRun:
-    """Merges rows that are written already into the latest version of a table."""
+class SparkShuffle:
+    """Matches keys with Spark's joins and sorts."""
 
     spark: SparkSession
-    address: TableAddress
-    source: MergeSource
-    rules: MergeRules
-    how: WriteOptions
-    columns: str
-    """The table's schema for which the rows were written, as text."""
 
-    def attempt(self, used: list[Piece]) -> ChangeResult:
-        """Try to merge once; set `used` to the pieces of the source that go into the table unchanged."""
-        used.clear()
-        pinned = PinnedVersion.resolve(self.address, VersionSelector())
-        table, dataset = pinned.open()
-        if str(dataset.lance_schema) != self.columns:
-            raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
-        job, written = Job(self.address), list[Piece]()
-        work = _MergeTasks(MergeKeys(job, self.source, pinned), self.rules, self.how.layout)
-        with job.clean_up_after(written), translate_task_errors():
-            deleted, selections = self._merge_in_tasks(work) or self._merge_by_join(work)
-            used[:] = [self.source.pieces[each.number] for each in selections if each.reused is not None]
-            written += [*deleted.files, *(piece for each in selections for piece in each.new)]
-            new = tuple(piece for each in selections for piece in (each.reused, *each.new) if piece is not None)
-            version = commit_rewrite(
-                table,
-                locate_table(table),
-                dataset,
-                replace(deleted, new=new),
-                dataset.schema.names,
-                self.how.properties,
-                is_merge=True,
-            )
-        updated = sum(each.updated for each in selections)
-        return ChangeResult(version, sum(each.inserted for each in selections), updated, deleted.rows - updated)
+    def find_duplicate(self, keys: MergeKeys) -> int | None:
+        """Return the address of a row to merge whose key another one has too, or None."""
+        frame = self._source_keys(keys)
+        names = frame.columns[:-2]
+        number, least = functions.count(functions.lit(1)), functions.min(ADDRESS)
+        counted = frame.dropna(subset=names).groupBy(*names).agg(number.alias("count"), least.alias(ADDRESS))
+        with translate_task_errors():
+            first = counted.where("count > 1").select(ADDRESS).limit(1).collect()
+        return int(first[0][0]) if first else None
 
-    def _merge_in_tasks(self, work: _MergeTasks) -> tuple[RowChange, list[SelectedRows]] | None:
-        """Match keys and delete rows in the same tasks; return None if there are too many keys or matches for that."""
-        if work.keys.read_if_few() is None:
-            return None
-        dataset = work.keys.open().dataset
-        result_texts = collect_results(
-            self.spark, split_fragments(dataset, parallelism(self.spark), split=False), work.match_fragments
-        )
-        parts = list(map(MatchResult.from_json, result_texts))
-        tables = [each.matches for each in parts if each.matches is not None]
-        if len(tables) < len(parts) or sum(map(len, tables)) > MAX_SENT_MATCHES:
-            return None
-        matches = pa.concat_tables([match_schema().empty_table(), *tables])
-        deleted = merge_changes(each.change for each in parts)
-        # Every row of the source goes into the table, and if it matches at most one row also exactly once: then its
-        # files are used unchanged.
-        is_plain = self.rules.updates and self.rules.inserts and not dataset.has_stable_row_ids
-        if is_plain and len(matches.column(SOURCE).unique()) == len(matches):
-            return deleted, [*self._select_all(matches.column(SOURCE).to_numpy())]
-        return deleted, self._select_rows(self.spark.createDataFrame(matches), work)
-
-    def _select_all(self, matches: Any) -> Iterator[SelectedRows]:
-        """Yield all pieces of the source unchanged; each match counts as one updated row."""
-        updated = np.bincount(matches >> 32, minlength=len(self.source.pieces))
-        for number, (piece, rows) in enumerate(zip(self.source.pieces, self.source.rows, strict=True)):
-            yield SelectedRows(number, piece, (), rows - int(updated[number]), int(updated[number]))
-
-    def _merge_by_join(self, work: _MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
-        """Match keys with a join of Spark, then delete rows of the table and choose those of the source."""
-        matches = join_keys(self.spark, work.keys, every=self.rules.delete_by_source).persist()
+    def merge(self, work: MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
+        """Match keys with a join, then delete rows of the table and choose those of the source."""
+        matches = self._join(work.keys, every=work.rules.delete_by_source).persist()
         try:
-            return self._delete_matched(matches, work), self._select_rows(matches.where(f"{SOURCE} is not null"), work)
+            with translate_task_errors():
+                return self._delete_matched(matches, work), self._select(matches.where(f"{SOURCE} is not null"), work)
         finally:
             matches.unpersist()
 
-    def _delete_matched(self, matches: DataFrame, work: _MergeTasks) -> RowChange:
+    def select(self, matches: pa.Table, work: MergeTasks) -> list[SelectedRows]:
+        """Choose the rows to write by matches."""
+        with translate_task_errors():
+            return self._select(self.spark.createDataFrame(matches), work)
+
+    def _delete_matched(self, matches: DataFrame, work: MergeTasks) -> RowChange:
         """Delete the rows of the table that are replaced or removed."""
-        if not self.rules.deletes:
+        if not work.rules.deletes:
             return RowChange()
-        doomed = matches if self.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
+        doomed = matches if work.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
         fragment = functions.shiftright(functions.col(TARGET), 32).alias(FRAGMENT)
         rows = self._sort_by(doomed.select(fragment, TARGET), FRAGMENT)
-        return merge_changes(
-            map(RowChange.from_json, collect_texts(rows.mapInArrow(work.delete_matched, RESULT_STRUCT)))
-        )
+        texts = rows.mapInArrow(lambda batches: to_result_batches(work.delete_matched(batches)), RESULT_STRUCT)
+        return merge_changes(map(RowChange.from_json, collect_texts(texts)))
 
-    def _select_rows(self, matches: DataFrame, work: _MergeTasks) -> list[SelectedRows]:
+    def _select(self, matches: DataFrame, work: MergeTasks) -> list[SelectedRows]:
         """Choose the rows of the source that go into the table."""
-        if not self.rules.writes:
+        if not work.rules.writes:
             return []
         piece = functions.shiftright(functions.col(SOURCE), 32).alias(PIECE)
         rows = self._sort_by(matches.select(piece, SOURCE, ROW), PIECE)
-        selections = list(map(SelectedRows.from_json, collect_texts(rows.mapInArrow(work.select_rows, RESULT_STRUCT))))
-        if not self.rules.inserts:
-            return selections
-        selected = {each.number for each in selections}
-        return [
-            *selections,
-            *(each for each in self._select_all(np.array([], np.int64)) if each.number not in selected),
-        ]
+        texts = rows.mapInArrow(lambda batches: to_result_batches(work.select_rows(batches)), RESULT_STRUCT)
+        return work.keys.source.add_unmatched(map(SelectedRows.from_json, collect_texts(texts)), work.rules)
 
     def _sort_by(self, rows: DataFrame, column: str) -> DataFrame:
         """Bring rows with the same number together, in one task."""
         return rows.repartition(parallelism(self.spark), column).sortWithinPartitions(column)
 
+    def _join(self, keys: MergeKeys, *, every: bool) -> DataFrame:
+        """Join rows of the table with the rows to merge that have the same key; `every`: also those that match none."""
+        parts = split_fragments(keys.open().dataset, parallelism(self.spark), split=True)
+        target = run_in_tasks(self.spark, parts, keys.read_table_keys, _to_struct(keys.schema()))
+        source = self._source_keys(keys).drop(ROW).withColumnRenamed(ADDRESS, SOURCE)
+        names = [name for name in source.columns if name != SOURCE]
+        joined = target.withColumnRenamed(ADDRESS, TARGET).join(source, names, "left" if every else "inner")
+        return joined.select(*match_schema().names)
 
-@dataclass(frozen=True, slots=True)
-class _MergeTasks:
-    """The work that runs in tasks; sent to executors."""
-
-    keys: MergeKeys
-    rules: MergeRules
-    layout: FileLayout
-
-    def match_fragments(self, parts: list[FragmentRange]) -> list[str]:
-        """Match fragments with a small source, and delete the rows that are replaced or removed."""
-        opened, few = self.keys.open(), self.keys.read_if_few()
-        assert few is not None
-        result = merge_small_source(opened.table, opened.dataset, parts, few, self.keys.source.on, self.rules)
-        if result.change:
-            self.keys.job.record_pieces(result.change.files)
-        return [result.to_json()]
-
-    def delete_matched(self, batches: Batches) -> Batches:
-        """Delete rows of the table, fragment by fragment."""
-        opened, changes = self.keys.open(), list[RowChange]()
-        try:
-            for _, rows in _group_runs(batches):
-                changes.append(
-                    delete_rows(opened.table, opened.dataset, offsets_by_fragment(rows.column(TARGET).chunks))
-                )
-        finally:
-            if changes:
-                self.keys.job.record_pieces(merge_changes(changes).files)
-        yield from to_result_batches(each.to_json() for each in changes)
-
-    def select_rows(self, batches: Batches) -> Batches:
-        """Choose rows of the source, piece by piece."""
-        opened, noted, selections = self.keys.open(), list[Piece](), list[SelectedRows]()
-
-        def write_and_record(rows: pa.RecordBatchReader) -> list[Piece]:
-            made = write_pieces(opened.table, self.keys.job.write_location(), rows, mode="append", layout=self.layout)
-            # A record of the same task replaces the one before, so each names all pieces so far.
-            self.keys.job.record_pieces([*noted, *made])
-            return made
-
-        choice = RowSelector(opened.table, opened.dataset, self.keys.source, opened.rows, self.rules, write_and_record)
-        for number, rows in _group_runs(batches):
-            selections.append(choice.select(number, rows.column(SOURCE).to_numpy(), rows.column(ROW).to_numpy()))
-            if selections[-1].new:
-                noted += selections[-1].new
-                self.keys.job.record_pieces(noted)
-        yield from to_result_batches(each.to_json() for each in selections)
+    def _source_keys(self, keys: MergeKeys) -> DataFrame:
+        parts = split_fragments(keys.open().rows, parallelism(self.spark), split=True)
+        return run_in_tasks(self.spark, parts, keys.read_source_keys, _to_struct(keys.schema()))
 
 
-def _group_runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
-    """Yield runs of consecutive rows that have the same number in the first column."""
-
-    def split() -> Iterator[tuple[int, pa.RecordBatch]]:
-        for batch in filter(len, batches):
-            numbers = batch.column(0).to_numpy()
-            ends = np.flatnonzero(np.diff(numbers, append=-1))
-            for first, last in zip((0, *(ends[:-1] + 1)), ends, strict=True):
-                yield int(numbers[first]), batch.slice(first, last - first + 1)
-
-    for number, parts in groupby(split(), key=itemgetter(0)):
-        yield number, pa.Table.from_batches([part for _, part in parts])
+def _to_struct(schema: pa.Schema) -> StructType:
+    struct = StructType()
+    for field in schema:
+        struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
+    return struct

@@ -12,20 +12,13 @@ from typing import Any, Self
 import pyarrow as pa
 from lance_namespace.errors import TableNotFoundError
 
-from lancehouse.jobs.job_progress import JobProgress
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import Job, WriteOptions, declare_table, undo_declaration
 from lancehouse.lake import commits
 from lancehouse.lake.fragments import Piece, locate_table
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.schema.spark_to_lance import from_spark_rows
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.jobs import Job
-from lancehouse.spark.table_writer import (
-    WriteOptions,
-    create_conflict,
-    declare_table,
-    new_table_schema,
-    undo_declaration,
-)
+from lancehouse.spark.table_writer import create_conflict, new_table_schema, write_rows
 
 ATTEMPTED = "commit"
 """Key of a job's record: it has begun its commit."""
@@ -71,7 +64,7 @@ class Sink:
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[Piece]:
         """Write the rows of a task, without a commit."""
         mode = "append" if self.base and not self.replaces else "overwrite"
-        return self.job.write_rows(batches, from_spark_rows(self.struct, self.schema), mode, self.how.layout)
+        return write_rows(self.job, batches, from_spark_rows(self.struct, self.schema), mode, self.how.layout)
 
     def commit(self, pieces: Iterable[Piece], properties: Mapping[str, str]) -> int:
         """Commit what the tasks wrote as one version; return the version.
@@ -83,7 +76,7 @@ class Sink:
         at = locate_table(table)
         # Spark also calls `abort` after a commit that failed. From here on a failure may mean that the version was
         # made, so `abort` must not delete its files.
-        self._progress().record(ATTEMPTED, [])
+        self.job.progress().record(ATTEMPTED, [])
         try:
             with self.job.clean_up_after(used):
                 if not self.base:
@@ -103,7 +96,7 @@ class Sink:
 
         If it is not known whether that commit was made, the files stay.
         """
-        notes = self._progress()
+        notes = self.job.progress()
         if ATTEMPTED in notes.read_records():
             notes.clear()
             return
@@ -115,7 +108,3 @@ class Sink:
         """Remove all that the tasks wrote."""
         with self.job.clean_up_after([]):
             pass
-
-    def _progress(self) -> JobProgress:
-        at = locate_table(self.job.address.to_ref())
-        return JobProgress(at.location, at.storage_options, self.job.id)

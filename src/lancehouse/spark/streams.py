@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lancehouse.jobs.address import MAX_OPENED, PinnedVersion
 from lancehouse.lake.commits import find_version
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.fragments import Piece
@@ -45,9 +46,9 @@ from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange
 from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.secrets import redact
 from lancehouse.spark.data_source_options import LATEST, SourceOptions, StreamQuery
+from lancehouse.spark.engine import Batches
 from lancehouse.spark.sink import Sink
-from lancehouse.spark.table_reader import MAX_OPENED, STREAM, VERSION, PinnedVersion, read_fitting_batches
-from lancehouse.spark.tasks import Batches
+from lancehouse.spark.table_reader import STREAM, VERSION, read_fitting_batches
 
 QUERY = "lancehouse.query"
 BATCH = "lancehouse.batch"

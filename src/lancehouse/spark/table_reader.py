@@ -12,25 +12,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableSchemaValidationError
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.lake.versions import to_millis
 from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.spark.address import TableAddress
+from lancehouse.spark.engine import Batches, collect_results, run_in_tasks
 from lancehouse.spark.session import parallelism, to_struct
-from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
 
-MAX_OPENED = 8
-"""Number of versions that a worker process keeps open for later tasks."""
 MOST_ROWS = (1 << 31) - 1
 """The largest limit that Spark supports."""
 QUERY = "spark.sql.execution.query.id"
@@ -42,57 +40,16 @@ VERSION = "_version"
 """Column of a stream with the version that added a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedVersion:
-    """One version of a table, for all tasks of a job."""
+def resolve_at_query_start(pinned: PinnedVersion) -> PinnedVersion:
+    """Return the version that was the latest when the query of this task began, and never an older one than `pinned`.
 
-    address: TableAddress
-    version: int
-    branch: str | None
-    job: str
-    """Distinguishes jobs: a table may have been dropped and created again under the same name."""
-    transaction_uuid: str
-    """Distinguishes versions of such tables that have the same number."""
+    A task outside of a query, such as one of an RDD, gets `pinned`.
 
-    @classmethod
-    def resolve(cls, address: TableAddress, selector: VersionSelector) -> Self:
-        """Pin the version that a selector means now.
-
-        Raises:
-            TableNotFoundError, TableVersionNotFoundError, TableTagNotFoundError: there is none.
-        """
-        table, dataset = selector.open(address.to_ref())
-        assert table.version is not None
-        pinned = cls(address, table.version, table.branch, uuid4().hex, read_transaction_uuid(dataset))
-        _cache_opened(pinned, (table, dataset))
-        return pinned
-
-    def open(self) -> tuple[TableRef, Any]:
-        """Open the version in this process; it is cached for all tasks of the job here.
-
-        Raises:
-            ConcurrentModificationError: the table was dropped and created again.
-        """
-        # Taken out and inserted again at the end, so that the dict is ordered by last use.
-        if (opened := _opened.pop(self, None)) is None:
-            table = self.address.to_ref(version=self.version, branch=self.branch)
-            dataset = table.open()
-            if read_transaction_uuid(dataset) != self.transaction_uuid:
-                raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; read it again")
-            opened = table, dataset
-        _cache_opened(self, opened)
-        return opened
-
-    def at_query_start(self) -> PinnedVersion:
-        """Return the version that was the latest when the query of this task began, and never an older one than this.
-
-        A task outside of a query, such as one of an RDD, gets this version.
-
-        Raises:
-            ConcurrentModificationError: the table was dropped and created again.
-        """
-        began_ms = query_start_ms()
-        return self if began_ms is None else _resolve_at(self, began_ms)
+    Raises:
+        ConcurrentModificationError: the table was dropped and created again.
+    """
+    began_ms = query_start_ms()
+    return pinned if began_ms is None else _resolve_at(pinned, began_ms)
 
 
 def query_start_ms() -> int | None:
@@ -113,7 +70,7 @@ def _resolve_at(pinned: PinnedVersion, began_ms: int) -> PinnedVersion:
             return pinned  # it was there before the query, whatever the clock of its writer says
         if to_millis(dataset.get_version()["timestamp"]) <= began_ms:
             resolved = replace(pinned, version=dataset.version, transaction_uuid=read_transaction_uuid(dataset))
-            _cache_opened(resolved, (replace(table, version=dataset.version), dataset))
+            resolved.keep_open(replace(table, version=dataset.version), dataset)
             return resolved
     raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run the query again")
 
@@ -136,15 +93,6 @@ def _versions_newest_first(table: TableRef, began_ms: int) -> Iterator[Any]:
         for version in older:
             if version < dataset.version:
                 yield dataset.checkout_version(version)
-
-
-_opened: dict[PinnedVersion, tuple[TableRef, Any]] = {}
-
-
-def _cache_opened(pinned: PinnedVersion, opened: tuple[TableRef, Any]) -> None:
-    _opened[pinned] = opened
-    if len(_opened) > MAX_OPENED:
-        _opened.pop(next(iter(_opened)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +209,7 @@ def read_following_batches(
     pinned: PinnedVersion, share: TaskShare, scan: Scan, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield a task's share of the version that was the latest when its query began, in the columns of `schema`."""
-    table, dataset = pinned.at_query_start().open()
+    table, dataset = resolve_at_query_start(pinned).open()
     parts = share.parts(dataset, split=scan.filter is None)
     return read_fitting_batches(scan, schema, table, dataset, parts, VIEW)
 

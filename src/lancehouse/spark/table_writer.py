@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from lance_namespace import DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest
-from lance_namespace.errors import (
-    ConcurrentModificationError,
-    LanceNamespaceError,
-    TableAlreadyExistsError,
-    TableNotFoundError,
-)
+from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError, TableAlreadyExistsError
 from pyspark.sql import DataFrame
 
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, undo_declaration
 from lancehouse.lake import commits
-from lancehouse.lake.commits import RUN, find_version_of_run
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.fragments import FileLayout, Piece, locate_table
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.removal import is_empty_location, remove_dataset
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.schema.spark import table_schema
+from lancehouse.schema.spark_to_lance import SparkToLance, from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.jobs import Job, write_frame
+from lancehouse.spark.engine import RESULT_STRUCT, Batches, collect_texts, to_result_batches, translate_task_errors
 
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Options for writing a DataFrame."""
-
-    vector_columns: Mapping[str, int] = field(default_factory=dict)
-    """Arrays that become vectors, with their dimensions; not needed for columns that the table has already."""
-    layout: FileLayout = field(default_factory=FileLayout)
-    run: str | None = None
-    """Name of the run; a run that has made a version already makes no other."""
-    is_new: bool = False
-    """Whether the run is known to be new, so that no version of it is searched for."""
-    nullable: bool = True
-    """Whether all columns of a new table are nullable; if not, they are as nullable as those of the rows."""
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Transaction properties of the version."""
-        return {RUN: self.run} if self.run is not None else {}
 
 
 def create(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
@@ -119,9 +92,37 @@ def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int
         return commits.overwrite(table, locate_table(table), schema, used, base, how.properties)
 
 
-def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
-    """Return the version that the same run has made already, or None."""
-    return None if how.run is None or how.is_new else find_version_of_run(table, how.run)
+def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+    """Write the rows of a DataFrame in its own tasks, without a commit.
+
+    Args:
+        frame: the rows.
+        job: the job that they belong to.
+        target: the columns of the table.
+        mode: mode of `lake.fragments.write_pieces`.
+        layout: sizes and format of files.
+
+    Raises:
+        TableSchemaValidationError: the columns do not fit; nothing is written.
+    """
+    incoming = from_spark_rows(frame.schema.jsonValue(), target)
+    plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # mapInArrow does not quote names
+    with translate_task_errors():
+        return collect_texts(
+            plain.mapInArrow(
+                lambda batches: to_result_batches(write_rows(job, batches, incoming, mode, layout)), RESULT_STRUCT
+            )
+        )
+
+
+def write_rows(job: Job, batches: Batches, incoming: SparkToLance, mode: str, layout: FileLayout) -> list[Piece]:
+    """Convert and write rows as Spark passes them to a task; nothing is written if there are none."""
+    rows = (batch for batch in batches if batch.num_rows)
+    first = next(rows, None)
+    if first is None:
+        return []
+    converted = map(incoming.convert_batch, chain([first], rows))
+    return job.write(pa.RecordBatchReader.from_batches(incoming.schema, converted), mode, layout)
 
 
 def create_conflict(table: TableRef) -> ConcurrentModificationError:
@@ -150,31 +151,6 @@ def _create_first_version(
             except LanceNamespaceError as left:
                 error.add_note(f"and the entry that this had made could not be taken back: {left}")
         raise
-
-
-def declare_table(table: TableRef) -> bool:
-    """Declare a table in the catalog if it is missing; return whether this call declared it."""
-    if table.namespace is None:
-        return False
-    try:
-        table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
-    except TableNotFoundError:
-        with suppress(TableAlreadyExistsError):  # another writer was faster
-            table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
-            return True
-    return False
-
-
-def undo_declaration(table: TableRef) -> None:
-    """Remove the catalog entry of a table that was declared for a job that failed, after its files were removed.
-
-    The entry stays if the table has a version by now, or if another writer has begun to write files there.
-    """
-    if table.namespace is not None and not table.exists():
-        at = locate_table(table)
-        if is_empty_location(at.location, at.storage_options):
-            table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
-            remove_dataset(at.location, at.storage_options)
 
 
 def new_table_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Schema | None = None) -> pa.Schema:

@@ -9,6 +9,7 @@ from math import isfinite
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
 from lancehouse.lake.vector_search import (
     Hit,
@@ -19,11 +20,8 @@ from lancehouse.lake.vector_search import (
     resolve_vector_column,
 )
 from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.errors import translate_task_errors
+from lancehouse.spark.engine import Batches, collect_results, run_in_tasks, translate_task_errors
 from lancehouse.spark.session import parallelism, to_struct
-from lancehouse.spark.table_reader import PinnedVersion
-from lancehouse.spark.tasks import Batches, collect_results, run_in_tasks
 
 
 def search(

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.cli.main import main
-from lancehouse.spark import ingest
+from lancehouse.jobs import ingest
 from tests.spark.pipelines.conftest import Place
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from lancehouse.jobs.engine import TaskProgress
 from lancehouse.pipelines import PipelineError, RunReport
 from lancehouse.pipelines.run_report import BEFORE, DONE, FAILED, SKIPPED
-from lancehouse.spark.task_progress import TaskProgress
 from tests.spark.pipelines.conftest import Place
 
 ALL = list(range(20))
@@ -277,7 +277,7 @@ def test_a_table_whose_versions_our_server_manages(spark: Any, place: Place, ser
     from lance_namespace import CreateNamespaceRequest
 
     from lancehouse.connection import Connection
-    from lancehouse.spark.address import TableAddress
+    from lancehouse.jobs.address import TableAddress
 
     properties = {"endpoint": served.iceberg, "managed_by": "impl"}
     catalog = Connection("iceberg", properties)

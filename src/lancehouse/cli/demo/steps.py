@@ -18,9 +18,10 @@ from lance_namespace.errors import ConcurrentModificationError, InternalError
 from lancehouse.cli.demo import sample_data
 from lancehouse.cli.output import OutputColumn
 from lancehouse.clients.transactions import transaction
+from lancehouse.jobs.engine import TaskProgress
 from lancehouse.pipelines import load
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.task_progress import TaskProgress, watch_tasks
+from lancehouse.spark.engine import watch_tasks
 
 if TYPE_CHECKING:
     from lancehouse.cli.demo.narration import DemoOutput

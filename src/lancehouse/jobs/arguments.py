@@ -1,4 +1,4 @@
-"""Validate the arguments of `LanceCatalog` before any work starts.
+"""Validate the arguments of `TableJobs` and `LanceCatalog` before any work starts.
 
 Each function returns the value if it is valid, and raises an InvalidInputError that names the argument if not.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.identifiers import parse_levels
+from lancehouse.jobs.job import WriteOptions
+from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.jobs.sources.text_options import ALL_OPTIONS
 from lancehouse.lake.fragments import FileLayout
-from lancehouse.spark.table_writer import WriteOptions
 from lancehouse.suggestions import suggest
 
 LARGEST = 2**63 - 1
@@ -104,6 +106,24 @@ def check_frame(value: Any) -> Any:
     if not callable(getattr(value, "mapInArrow", None)):
         raise _wrong_type("df", "a DataFrame of Spark (spark.createDataFrame makes one)", type(value))
     return value
+
+
+def check_arrow(value: Any) -> pa.Table:
+    """Return rows in memory as an Arrow table."""
+    if isinstance(value, pa.RecordBatchReader):
+        return value.read_all()
+    if not isinstance(value, pa.Table):
+        raise _wrong_type("rows", "an Arrow table", type(value))
+    return value
+
+
+def parse_merge_rules(when_matched: Any, when_not_matched: Any, delete_by_source: Any) -> MergeRules:
+    """Return the rules of a merge."""
+    matched, not_matched = (
+        check_text("when_matched", when_matched),
+        check_text("when_not_matched", when_not_matched),
+    )
+    return MergeRules(matched, not_matched, flag("delete_by_source", delete_by_source))
 
 
 def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions:

@@ -1,32 +1,142 @@
-"""Record the progress of a job in small files below a table's location, so that it can be resumed after a crash."""
+"""`Job`: work on one table in pieces, with the records of its progress, by which it is resumed and cleaned up.
+
+A job plans, has an `Engine` run its pieces, and makes one commit. Its records are small files below the table's
+location: what each piece has written, so that the same call can go on after a crash, or all can be removed.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from lance.file import LanceFileSession
-from lance_namespace.errors import InvalidInputError
+from lance_namespace import DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest
+from lance_namespace.errors import (
+    InternalError,
+    InvalidInputError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
 
-from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
+from lancehouse.jobs.address import TableAddress
+from lancehouse.lake.commits import RUN, find_version_of_run, is_refusal
+from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.fragments import (
+    FileLayout,
+    Piece,
+    TableLocation,
+    discard_pieces,
+    list_piece_files,
+    locate_table,
+    write_pieces,
+)
+from lancehouse.lake.removal import is_empty_location, remove_dataset
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "_lancehouse"
 """Folder below a table's location that belongs to Lancehouse; Lance does not look there."""
+
+RUNNING = "running"
+"""Key of a job's record: it is not over yet."""
 
 _JOBS = f"{FOLDER}/jobs"
 _JOB = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 _AT_ONCE = 16
 _ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job that writes to a table; can be sent to other processes.
+
+    Args:
+        address: the table.
+        id: names its records. A job that can be resumed has the same id when it is started again.
+        is_watched: whether pieces check that the job still runs. Not for data sources: Spark itself drives them, and
+            may stop calling before the end.
+        call: distinguishes calls of the same job in the cache of locations.
+    """
+
+    address: TableAddress
+    id: str = field(default_factory=lambda: uuid4().hex)
+    is_watched: bool = True
+    call: str = field(default_factory=lambda: uuid4().hex)
+
+    def write_location(self) -> TableLocation:
+        """Return the location that the job writes to."""
+        return self.address.write_location(self.call)
+
+    def progress(self) -> JobProgress:
+        """Return the records of the job."""
+        at = self.write_location()
+        return JobProgress(at.location, at.storage_options, self.id)
+
+    def write(self, rows: pa.RecordBatchReader, mode: str, layout: FileLayout) -> list[Piece]:
+        """Write rows, and record what was written: an engine does not return the results of a run that fails."""
+        pieces = write_pieces(self.address.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
+        self.record_written(pieces)
+        return pieces
+
+    def record_written(self, written: Sequence[Piece]) -> None:
+        """Record what a piece of the job has written, and remove it if the job is over already, as nobody else would.
+
+        Args:
+            written: fragments, or paths of other files and folders below the table's location.
+
+        Raises:
+            InternalError: the job is over, and what was written is removed.
+        """
+        progress = self.progress()
+        # First record, then look whether the job still runs. In the other order the job could end in between, and
+        # nobody would remove these files.
+        progress.record(uuid4().hex, list(written))
+        if self.is_watched and not progress.has_record(RUNNING):
+            discard_pieces(written, self.write_location())
+            progress.clear()
+            raise InternalError(f"{self.address}: the job {self.id} was over before this task")
+
+    @contextmanager
+    def clean_up_after(self, used: list[Piece]) -> Iterator[None]:
+        """Delete, at the end of the block, files that were written and that `used` lacks; all if the commit is refused.
+
+        The caller fills `used` when the commit begins: from then on, only an explicit refusal shows that the commit was
+        not made, and after any other error the files stay.
+        """
+        if self.is_watched:
+            self.progress().record(RUNNING, [])
+        try:
+            yield
+        except BaseException as error:
+            if not used or (isinstance(error, LanceNamespaceError) and is_refusal(error)):
+                self._delete_unused(())
+            raise
+        self._delete_unused(used)
+
+    def _delete_unused(self, used: Sequence[Piece]) -> None:
+        try:
+            progress = self.progress()
+            progress.forget(RUNNING)
+            written = [piece for pieces in progress.read_records().values() for piece in pieces]
+            discard_pieces(written, self.write_location(), keep=set(list_piece_files(used)))
+            progress.clear()
+        except LanceNamespaceError as left:
+            logger.warning(
+                "%s: files of job %s may be left, which remove_orphans names: %s", self.address, self.id, left
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +294,67 @@ def _remove_folder(folder: Path, *, up_to: Path) -> None:
             if not empty.is_relative_to(up_to):
                 return
             empty.rmdir()
+
+
+# What writing jobs share
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options for writing rows."""
+
+    vector_columns: Mapping[str, int] = field(default_factory=dict)
+    """Arrays that become vectors, with their dimensions; not needed for columns that the table has already."""
+    layout: FileLayout = field(default_factory=FileLayout)
+    run: str | None = None
+    """Name of the run; a run that has made a version already makes no other."""
+    is_new: bool = False
+    """Whether the run is known to be new, so that no version of it is searched for."""
+    nullable: bool = True
+    """Whether all columns of a new table are nullable; if not, they are as nullable as those of the rows."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Transaction properties of the version."""
+        return {RUN: self.run} if self.run is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """Version and numbers of rows of a change."""
+
+    version: int
+    """The version that the change made, or the latest one if there was nothing to do."""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
+    """Return the version that the same run has made already, or None."""
+    return None if how.run is None or how.is_new else find_version_of_run(table, how.run)
+
+
+def declare_table(table: TableRef) -> bool:
+    """Declare a table in the catalog if it is missing; return whether this call declared it."""
+    if table.namespace is None:
+        return False
+    try:
+        table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
+    except TableNotFoundError:
+        with suppress(TableAlreadyExistsError):  # another writer was faster
+            table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
+            return True
+    return False
+
+
+def undo_declaration(table: TableRef) -> None:
+    """Remove the catalog entry of a table that was declared for a job that failed, after its files were removed.
+
+    The entry stays if the table has a version by now, or if another writer has begun to write files there.
+    """
+    if table.namespace is not None and not table.exists():
+        at = locate_table(table)
+        if is_empty_location(at.location, at.storage_options):
+            table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
+            remove_dataset(at.location, at.storage_options)

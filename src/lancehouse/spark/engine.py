@@ -1,33 +1,135 @@
-"""Report the progress of Spark tasks to a callback."""
+"""`SparkEngine`: run the pieces of jobs in Spark tasks, restore the errors that these raise, watch their progress."""
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, TypeVar
 from uuid import uuid4
 
+import pyarrow as pa
+from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from lancehouse.jobs.engine import ProgressCallback, TaskProgress
+from lancehouse.spark.session import parallelism
+
+T = TypeVar("T")
+Batches = Iterator[pa.RecordBatch]
+
+RESULT = pa.schema([("result", pa.string())])
+"""Arrow schema of the texts that tasks return."""
+RESULT_STRUCT = StructType().add("result", "string")
 INTERVAL_S = 0.2
 """How often a classic session is polled, in seconds."""
 
 FINISHED = ("SUCCEEDED", "FAILED")
 
-
-@dataclass(frozen=True, slots=True)
-class TaskProgress:
-    """Number of tasks of all jobs so far; more may become known later."""
-
-    done: int
-    total: int
+_OURS = re.compile(r"^((?:lance_namespace|lancehouse)\.[\w.]+)\.(\w+): ", re.MULTILINE)
+_RAISED = re.compile(r"^(?:\S+\.)?(\w+Error): (.*)", re.MULTILINE | re.DOTALL)
+_ABSENT = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTALL)
 
 
-ProgressCallback = Callable[[TaskProgress], None]
+class SparkEngine:
+    """Runs pieces in Spark tasks, each in one of its own; they are sent to executors."""
+
+    shares_memory = False
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    @property
+    def parallelism(self) -> int:
+        """Number of tasks that run at once."""
+        return parallelism(self.spark)
+
+    def run(self, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+        """Return the texts that `work` makes of all pieces. See `lancehouse.jobs.engine.Engine`."""
+        with translate_task_errors():
+            return collect_results(self.spark, pieces, work)
+
+
+# Tasks
+
+
+def run_in_tasks(
+    spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Batches], schema: StructType
+) -> DataFrame:
+    """Return a DataFrame of the batches that `work` yields for all pieces, each in a task of its own.
+
+    Args:
+        spark: the session.
+        pieces: the pieces of work. They and `work` are sent to executors, so they must not hold an open table.
+        work: called in the task with its piece.
+        schema: Spark schema of the batches.
+    """
+
+    def run(numbers: Batches) -> Batches:
+        for batch in numbers:
+            for number in batch.column(0).to_numpy():
+                yield from work(pieces[number])
+
+    return spark.range(0, len(pieces), 1, max(len(pieces), 1)).mapInArrow(run, schema)
+
+
+def collect_results(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+    """Return the texts that `work` makes of all pieces, each in a task of its own."""
+    if not pieces:
+        return []
+    return collect_texts(run_in_tasks(spark, pieces, lambda piece: to_result_batches(work(piece)), RESULT_STRUCT))
+
+
+def to_result_batches(values: Iterable[str]) -> Batches:
+    """Yield texts as a record batch that a task returns to Spark."""
+    yield pa.record_batch([pa.array(list(values), pa.string())], schema=RESULT)
+
+
+def collect_texts(frame: DataFrame) -> list[str]:
+    """Return the texts that tasks have made."""
+    values: list[Any] = frame.toArrow().column(0).to_pylist()
+    return values
+
+
+# Errors
+
+
+@contextmanager
+def translate_task_errors() -> Iterator[None]:
+    """Raise the Lance error that a task raised; for other errors, raise Spark's message without the stack traces."""
+    try:
+        yield
+    except PySparkException as error:
+        raise _to_lance_error(str(error)) from error
+
+
+def _to_lance_error(text: str) -> LanceNamespaceError:
+    if absent := _ABSENT.search(text):
+        return InvalidInputError(
+            f"the executors have no module {absent[1]}, which a function needs: send it to them before the call with "
+            f"spark.addArtifacts('{absent[1].partition('.')[0]}.py', pyfile=True), or start Spark with --py-files; a "
+            "package is sent as a .zip"
+        )
+    for match in reversed(list(_OURS.finditer(text))):
+        kind = getattr(import_module(match[1]), match[2], None)
+        if isinstance(kind, type) and issubclass(kind, LanceNamespaceError):
+            return kind(_strip_traces(text[match.end() :]))
+    raised = _RAISED.search(text)
+    return InternalError(f"Spark could not do it: {_strip_traces(raised[0] if raised else text)}")
+
+
+def _strip_traces(text: str) -> str:
+    """Return a message up to where the stack traces begin."""
+    return _END.split(text, maxsplit=1)[0].split("\n\n", 1)[0].strip()
+
+
+# Progress
 
 
 @contextmanager

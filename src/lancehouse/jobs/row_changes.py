@@ -1,13 +1,14 @@
-"""Delete and update rows of Lance tables: tasks scan fragments, the driver makes one commit."""
+"""Delete and update rows of a table: pieces scan its fragments, and all changes are one commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from lance_namespace.errors import InvalidInputError
-from pyspark.sql import SparkSession
 
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
 from lancehouse.lake.fragments import Piece, locate_table
 from lancehouse.lake.row_changes import (
     ColumnUpdate,
@@ -19,27 +20,9 @@ from lancehouse.lake.row_changes import (
     retry_conflicts,
 )
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
-from lancehouse.spark.address import TableAddress
-from lancehouse.spark.errors import translate_task_errors
-from lancehouse.spark.jobs import Job
-from lancehouse.spark.session import parallelism
-from lancehouse.spark.table_reader import PinnedVersion
-from lancehouse.spark.table_writer import WriteOptions, find_version_of_same_run
-from lancehouse.spark.tasks import collect_results
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeResult:
-    """Version and numbers of rows of a change."""
-
-    version: int
-    """The version that the change made, or the latest one if there was nothing to do."""
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-
-
-def delete(spark: SparkSession, address: TableAddress, where: str, how: WriteOptions) -> ChangeResult:
+def delete(engine: Engine, address: TableAddress, where: str, how: WriteOptions) -> ChangeResult:
     """Delete the rows that match a condition.
 
     Raises:
@@ -62,11 +45,11 @@ def delete(spark: SparkSession, address: TableAddress, where: str, how: WriteOpt
             table, dataset = pinned.open()
             change = delete_where(table, dataset, [part.fragment for part in parts], where)
             if change:
-                job.record_pieces(change.files)
+                job.record_written(change.files)
             return [change.to_json()]
 
         with job.clean_up_after(used):
-            change = _run_change(spark, pinned, work)
+            change = _run_change(engine, pinned, work)
             used += change.files
             version = commit_deletion(table, locate_table(table), dataset, change, where, how.properties)
         return ChangeResult(version, deleted=change.rows)
@@ -75,7 +58,7 @@ def delete(spark: SparkSession, address: TableAddress, where: str, how: WriteOpt
 
 
 def update(
-    spark: SparkSession, address: TableAddress, set: Mapping[str, str], where: str | None, how: WriteOptions
+    engine: Engine, address: TableAddress, set: Mapping[str, str], where: str | None, how: WriteOptions
 ) -> ChangeResult:
     """Set columns to SQL expressions, in the rows that match or in all.
 
@@ -102,11 +85,11 @@ def update(
                 table, dataset, [part.fragment for part in parts], lambda rows: job.write(rows, "append", how.layout)
             )
             if change:
-                job.record_pieces(change.files)
+                job.record_written(change.files)
             return [change.to_json()]
 
         with job.clean_up_after(used):
-            change = _run_change(spark, pinned, work)
+            change = _run_change(engine, pinned, work)
             used += change.files
             version = commit_rewrite(table, locate_table(table), dataset, change, setting.expressions, how.properties)
         return ChangeResult(version, updated=change.rows)
@@ -114,15 +97,8 @@ def update(
     return retry_conflicts(address, attempt)
 
 
-def _run_change(
-    spark: SparkSession, pinned: PinnedVersion, work: Callable[[list[FragmentRange]], list[str]]
-) -> RowChange:
-    """Run the work on all fragments of a version in tasks, and merge the changes that they report."""
+def _run_change(engine: Engine, pinned: PinnedVersion, work: Callable[[list[FragmentRange]], list[str]]) -> RowChange:
+    """Run the work on all fragments of a version, and merge the changes that the pieces report."""
     _, dataset = pinned.open()
-    with translate_task_errors():
-        return merge_changes(
-            map(
-                RowChange.from_json,
-                collect_results(spark, split_fragments(dataset, parallelism(spark), split=False), work),
-            )
-        )
+    parts = split_fragments(dataset, engine.parallelism, split=False)
+    return merge_changes(map(RowChange.from_json, engine.run(parts, work)))

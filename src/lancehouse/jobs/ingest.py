@@ -1,0 +1,334 @@
+"""Load files, images and Iceberg tables into a Lance table: list the source, plan, write units, commit.
+
+What each unit has written is recorded below the table's location: the same call after a failure resumes from there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableSchemaValidationError,
+)
+
+from lancehouse.jobs import orphans
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.sources import IngestSource, Unit, open_source
+from lancehouse.jobs.sources.conform import conform
+from lancehouse.lake import commits
+from lancehouse.lake.commits import RUN, find_version_of_run
+from lancehouse.lake.fragments import (
+    Piece,
+    TableLocation,
+    discard_pieces,
+    find_lost_pieces,
+    locate_table,
+    parse_pieces,
+    write_pieces,
+)
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.scans import empty_dataset
+from lancehouse.modes import parse_choice
+from lancehouse.schema.walk import check_types, nullable_hint
+
+logger = logging.getLogger(__name__)
+
+MODES = ("create", "append", "overwrite")
+
+
+class BatchTransform(Protocol):
+    """Transforms rows between the source and the table; sent to executors."""
+
+    @property
+    def key(self) -> str:
+        """Text that is equal for transformations with the same result."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the transformed rows."""
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the transformed batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """Version and number of rows of an ingest."""
+
+    version: int
+    rows: int | None
+    """Number of rows that were read; None if the version was made by an earlier call."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What was written of a unit; converted to JSON."""
+
+    rows: int
+    """Number of rows that were read."""
+    pieces: list[Piece]
+
+
+def ingest(
+    engine: Engine,
+    address: TableAddress,
+    source: Any,
+    *,
+    format: str | None,
+    mode: str,
+    columns: Sequence[str] | None,
+    options: Mapping[str, Any],
+    how: WriteOptions,
+) -> int:
+    """Load rows of a source into a table; return the version that this made. A missing table is created.
+
+    Raises:
+        InvalidInputError: a file cannot be read.
+        TableSchemaValidationError: the columns do not fit the table.
+        ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
+    """
+    mode = parse_choice("mode", mode, *MODES)
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return existing_version
+    opened = open_source(source, format, columns, options, parallelism=engine.parallelism)
+    paths = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
+    return run_ingest(engine, address, opened, list(map(str, paths)), mode, how).version
+
+
+def run_ingest(
+    engine: Engine,
+    address: TableAddress,
+    source: IngestSource,
+    name: Sequence[str],
+    mode: str,
+    how: WriteOptions,
+    transform: BatchTransform | None = None,
+    target: pa.Schema | None = None,
+) -> IngestResult:
+    """Load rows of an opened source into a table, through a transformation if there is one.
+
+    Until it succeeds, a table that was missing stays declared, without data.
+
+    Args:
+        engine: runs the units.
+        address: address of the table.
+        source: the source.
+        name: identifies the source when the call is repeated.
+        mode: one of `MODES`.
+        how: how rows are written.
+        transform: transformation of the rows.
+        target: columns of a new table, or of one that is overwritten; by default those of the rows.
+
+    Raises:
+        TableSchemaValidationError: the columns do not fit the table.
+        ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
+    """
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return IngestResult(existing_version, None)
+    plan = plan_ingest(address, source, name, mode, how, transform, target)
+    if plan.existing_version is not None:
+        return IngestResult(plan.existing_version, None)
+    results = write_units(engine, plan)
+    return commit_units(plan, results)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestPlan:
+    """The units of an ingest, those that an earlier call has written, and what to do with each."""
+
+    job: Job
+    units: list[Unit]
+    done: dict[str, UnitResult]
+    """Results of units that an earlier call of the same job has written, by the unit's key."""
+    task: IngestTask
+    dataset: lance.LanceDataset | None
+    """The table as it was; None if it had no version."""
+    run: str
+    existing_version: int | None = None
+    """The version that an earlier call of the same job has committed before it died: nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestTask:
+    """Reads and writes one unit; sent to other processes."""
+
+    job: Job
+    source: pa.Schema
+    transform: BatchTransform | None
+    target: pa.Schema
+    mode: str
+    how: WriteOptions
+
+    def __call__(self, unit: Unit) -> list[str]:
+        """Write the rows of a unit, and record what was written."""
+        table, at = self.job.address.to_ref(), self.job.write_location()
+        counter = _RowCounter()
+        if self.transform is None:
+            source_schema = pa.schema([field for field in self.target if field.name in self.source.names])
+            read = counter.count(unit.batches(source_schema))
+            batches = (conform(batch, self.target, (), "the rows") for batch in read)
+        else:
+            transformed = self.transform.batches(counter.count(unit.batches(self.source)))
+            batches = (conform(batch, self.target, (), "the rows after the steps") for batch in transformed)
+        rows = pa.RecordBatchReader.from_batches(self.target, batches)
+        pieces = write_pieces(table, at, rows, mode=self.mode, layout=self.how.layout)
+        done = {"rows": counter.rows, "pieces": pieces}
+        self.job.progress().record(unit.key, done)
+        return [json.dumps(done)]
+
+
+def plan_ingest(
+    address: TableAddress,
+    source: IngestSource,
+    name: Sequence[str],
+    mode: str,
+    how: WriteOptions,
+    transform: BatchTransform | None = None,
+    target: pa.Schema | None = None,
+) -> IngestPlan:
+    """Check that the rows fit, declare a missing table, and find what an earlier call has written. See `run_ingest`."""
+    table = address.to_ref()
+    dataset = table.open() if table.exists() else None
+    if dataset is not None and mode == "create":
+        raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
+    adds = dataset is not None and mode == "append"
+    if not adds or transform is not None:
+        source.require_types()
+    incoming = source.schema if transform is None else transform.schema
+    schema = dataset.schema if dataset is not None and adds else target or source.table_schema(incoming, how.nullable)
+    _require_fit(address, incoming, schema)
+    if not adds:
+        check_types(schema)
+        empty_dataset(schema, how.layout.data_storage_version)
+    if dataset is None:
+        declare_table(table)
+    columns = str(dataset.lance_schema if dataset is not None and adds else schema)
+    key = _digest(columns, str(incoming), source.key, *([transform.key] if transform is not None else []))
+    family = f"ingest-{_digest(mode, *name)}-"
+    job = Job(address, f"{family}{key}")
+    task = IngestTask(job, source.schema, transform, schema, "append" if adds else "overwrite", how)
+    return _resume(job, family, source.units, task, dataset)
+
+
+def _require_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) -> None:
+    if unknown := [name for name in incoming.names if name not in schema.names]:
+        raise TableSchemaValidationError(f"{address} has no column {', '.join(unknown)}; leave it out with columns=")
+    if absent := [field.name for field in schema if not field.nullable and field.name not in incoming.names]:
+        raise TableSchemaValidationError(
+            f"{address}: {', '.join(absent)} must not be null, and the source has none; {nullable_hint(absent[0])}"
+        )
+
+
+def _resume(
+    job: Job, family: str, units: list[Unit], task: IngestTask, dataset: lance.LanceDataset | None
+) -> IngestPlan:
+    """Find what an earlier call of the same job has done, and record that this one begins."""
+    progress, all_units = job.progress(), _digest(*(unit.key for unit in units))
+    recorded = progress.read_records()
+    if not recorded and progress.list_other_jobs(family):
+        logger.warning(
+            "%s: the ingest starts over, and takes over nothing of an earlier one of the same source that did not "
+            "finish: its columns, options, steps or functions were others, or cannot be compared",
+            job.address,
+        )
+    started, named = recorded.pop(RUN, {}), task.how.run
+    if (
+        started and (existing_version := find_version_of_run(job.address.to_ref(), started["run"])) is not None
+    ):  # the earlier call died after its commit, before it could remove its records
+        progress.clear()
+        if started["units"] == all_units and named in (None, started["run"]):
+            return IngestPlan(job, units, {}, task, dataset, started["run"], existing_version)
+        started, recorded = {}, {}
+    run = named or started.get("run") or uuid4().hex
+    # Recorded before any unit is written, and stored in the version too: a later call of the same ingest can tell by
+    # this id whether this one has committed before it died.
+    progress.record(RUN, {"run": run, "units": all_units})
+    done = _drop_lost({key: UnitResult(**each) for key, each in recorded.items()}, job.write_location())
+    return IngestPlan(job, units, done, task, dataset, run)
+
+
+def write_units(engine: Engine, plan: IngestPlan) -> list[UnitResult]:
+    """Write the units that are not written yet; return the results of all units."""
+    finished = [plan.done[unit.key] for unit in plan.units if unit.key in plan.done]
+    new = engine.run([unit for unit in plan.units if unit.key not in plan.done], plan.task)
+    return [*finished, *(UnitResult(**json.loads(text)) for text in new)]
+
+
+def commit_units(plan: IngestPlan, results: Sequence[UnitResult]) -> IngestResult:
+    """Commit what was written of all units as one version. If the commit is refused, its files are removed."""
+    table, dataset, schema = plan.job.address.to_ref(), plan.dataset, plan.task.target
+    pieces = [piece for each in results for piece in each.pieces]
+    at, properties = locate_table(table), {RUN: plan.run}
+    if dataset is not None:
+        commits.require_same_table(table, dataset.version, read_transaction_uuid(dataset))
+    # `remove_orphans` may have removed files that an earlier call had recorded, while this one was at work. A version
+    # that references them must not be committed.
+    if _drop_lost(plan.done, at) != plan.done:
+        raise ConcurrentModificationError(
+            f"{plan.job.address}: somebody removed files of this ingest meanwhile; run it again"
+        )
+    try:
+        if dataset is None:
+            version = commits.create(table, at, schema, pieces, properties)
+        elif plan.task.mode == "append":
+            version = commits.append(table, at, pieces, dataset.version, properties)
+        else:
+            version = commits.overwrite(table, at, schema, pieces, dataset.version, properties)
+    except commits.RunAlreadyCommittedError as error:
+        _remove_written(plan.job, at, pieces)
+        return IngestResult(error.version, None)
+    except LanceNamespaceError as error:
+        # After any other error the commit may have been made: its files and records must stay.
+        if commits.is_refusal(error):
+            _remove_written(plan.job, at, pieces)
+        raise
+    current = {unit.key for unit in plan.units}
+    discard_pieces([piece for key, each in plan.done.items() if key not in current for piece in each.pieces], at)
+    plan.job.progress().clear()
+    return IngestResult(version, sum(each.rows for each in results))
+
+
+def _remove_written(job: Job, at: TableLocation, pieces: Sequence[Piece]) -> None:
+    """Remove files that were not committed, except those that the same ingest has committed in a concurrent call."""
+    table = job.address.to_ref()
+    job.progress().clear()
+    if table.exists():
+        owners = {orphans.owner(f"data/{file.path}") for each in parse_pieces(pieces) for file in each.files}
+        orphans.discard(table, owners, since=1)
+    else:
+        discard_pieces(pieces, at)
+
+
+def _drop_lost(done: Mapping[str, UnitResult], at: TableLocation) -> dict[str, UnitResult]:
+    """Return the recorded results whose files still exist."""
+    lost_pieces = find_lost_pieces([piece for each in done.values() for piece in each.pieces], at)
+    return {key: each for key, each in done.items() if lost_pieces.isdisjoint(each.pieces)}
+
+
+def _digest(*texts: str) -> str:
+    return sha256("\n".join(texts).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+class _RowCounter:
+    """Counts the rows that pass through."""
+
+    rows = 0
+
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.rows += batch.num_rows
+            yield batch

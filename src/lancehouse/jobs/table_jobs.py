@@ -1,0 +1,310 @@
+"""`TableJobs`: change and maintain the tables of a catalog, in this process or on any other engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from lance_namespace import LanceNamespace
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+
+from lancehouse.connection import Connection
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs import arguments, compaction, computed_columns, index_building, ingest, merge, orphans, row_changes
+from lancehouse.jobs.address import TableAddress, TableName, get_client, list_tables
+from lancehouse.jobs.computed_columns import Function
+from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
+from lancehouse.jobs.index_building import BuiltIndex
+from lancehouse.jobs.job import ChangeResult
+
+Names = str | Sequence[str]
+T = TypeVar("T")
+
+
+class TableJobs:
+    """Jobs on the tables of a catalog: each plans, has an engine run its pieces, and makes one commit.
+
+    A table is named by its levels, as a list, or as text joined by dots in which a level that contains a dot is quoted
+    with backquotes. A change is one commit, through the catalog where it manages versions, and leaves the table
+    unchanged if it fails.
+
+    Args:
+        connection: the catalog; or a client of it, if the engine runs pieces in this process.
+        engine: runs the pieces; by default a `LocalEngine` with a thread for each processor.
+
+    Raises:
+        InvalidInputError: there is no such client, it does not accept these properties, or a client is given to an
+            engine of other processes.
+    """
+
+    def __init__(self, connection: Connection | LanceNamespace, engine: Engine | None = None) -> None:
+        self._engine: Engine = engine or LocalEngine()
+        if not isinstance(connection, Connection) and not self._engine.shares_memory:
+            raise InvalidInputError("an engine of other processes needs a Connection: a client cannot be sent to them")
+        self._connection = connection
+        get_client(connection)
+
+    def _address(self, table: TableName) -> TableAddress:
+        return TableAddress.parse(self._connection, table)
+
+    # Rows
+
+    def delete(self, table: TableName, where: str, **how: Any) -> ChangeResult:
+        """Delete the rows that match a condition in Lance's SQL; `true` deletes all. `how` takes `run`, see `ingest`.
+
+        Raises:
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
+        """
+        where, write_options = arguments.check_text("where", where), arguments.parse_write_options("delete", how)
+        return row_changes.delete(self._engine, self._address(table), where, write_options)
+
+    def update(self, table: TableName, set: Mapping[str, str], where: str | None = None, **how: Any) -> ChangeResult:
+        """Set columns to SQL expressions over the row, in the rows that match or in all. See `ingest` for `how`.
+
+        Raises:
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
+        """
+        values, rows = arguments.check_expressions(set), arguments.check_condition("where", where)
+        write_options = arguments.parse_write_options("update", how)
+        return row_changes.update(self._engine, self._address(table), values, rows, write_options)
+
+    def merge(
+        self,
+        rows: Any,
+        table: TableName,
+        on: Names,
+        when_matched: str = "update",
+        when_not_matched: str = "insert",
+        delete_by_source: bool = False,
+        **how: Any,
+    ) -> ChangeResult:
+        """Merge rows in memory into a table by key; an upsert by default.
+
+        Args:
+            rows: an Arrow table or record batch reader, without duplicate keys; a key that is null matches nothing.
+            table: id of the table.
+            on: the columns that are the key.
+            when_matched: what to do with rows of the table whose key is in `rows`: `update`, `delete` or `ignore`.
+            when_not_matched: what to do with rows whose key is not in the table: `insert` or `ignore`.
+            delete_by_source: delete rows of the table whose key is not in `rows`.
+            how: see `ingest`.
+
+        Raises:
+            InvalidInputError: `rows` has a key twice; the message shows one.
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
+        """
+        source = merge.ArrowRows(arguments.check_arrow(rows))
+        rules = arguments.parse_merge_rules(when_matched, when_not_matched, delete_by_source)
+        keys, write_options = arguments.check_names("on", on), arguments.parse_write_options("merge", how)
+        return merge.merge(self._engine, self._address(table), source, keys, rules, write_options)
+
+    def add_columns(
+        self, table: TableName, columns: Mapping[str, str | Function], read_columns: Names | None = None
+    ) -> int:
+        """Add columns that are computed from others, without rewriting existing data; return the version that this
+        made.
+
+        After a failure the same call resumes the work if the functions are the same, including all modules of your own
+        that they import, the installed packages, and the files and environment variables that the code names. Otherwise
+        it starts over, and a warning says why.
+
+        Args:
+            table: id of the table.
+            columns: for each new column SQL over the row, or a function that takes an Arrow batch and returns an array;
+                either all are SQL, or all are functions.
+            read_columns: columns that are passed to functions, all by default.
+        """
+        columns = arguments.check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
+        reads = arguments.some_names("read_columns", read_columns)
+        return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
+
+    def ingest(
+        self,
+        source: Any,
+        table: TableName,
+        format: str | None = None,
+        mode: str = "append",
+        columns: Names | None = None,
+        options: Mapping[str, Any] | None = None,
+        **how: Any,
+    ) -> int:
+        """Load files or an Iceberg table into a Lance table, in Arrow only; return the version that this made.
+
+        A missing table is created. After a failure the same call resumes the work.
+
+        Args:
+            source: a path, folder, glob or a list of those; for Iceberg a table or scan of pyiceberg, or its name.
+            table: id of the table.
+            format: parquet, csv, json, arrow, images or iceberg; by default inferred from the extensions.
+            mode: `append`, `overwrite` or `create`.
+            columns: columns to read, all by default.
+            options: options of the format, such as `{"delimiter": ";", "types": {"zip": "string"}}`, and storage
+                options for the source; for Iceberg the properties of its catalog. CSV has delimiter, quote, escape,
+                header, skip_rows, null_values, encoding, types and schema; JSON has encoding, types and schema.
+            how: `nullable=False` keeps the nullability of the source's columns in a new table;
+                `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names the run:
+                repeating a run changes nothing.
+
+        Raises:
+            InvalidInputError: a file cannot be read, or the format has no such option.
+            TableSchemaValidationError: the columns do not fit the table.
+        """
+        write_options = arguments.parse_write_options("ingest", how)
+        return ingest.ingest(
+            self._engine,
+            self._address(table),
+            source,
+            format=arguments.some_text("format", format),
+            mode=arguments.check_text("mode", mode),
+            columns=arguments.some_names("columns", columns),
+            options=arguments.check_mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
+            how=write_options,
+        )
+
+    # Maintenance of a table, or of all tables in a namespace and below it; `namespace=""` is the whole catalog
+
+    def compact(self, table: TableName | None = None, *, namespace: TableName | None = None, **options: Any) -> Any:
+        """Rewrite small fragments into larger ones, without deleted rows.
+
+        Args:
+            table: id of the table.
+            namespace: levels of a namespace, instead of a table; "" is the whole catalog.
+            options: options of `lance.optimize.CompactionOptions`.
+
+        Returns:
+            What was done; for a namespace, what was done to each table, or the error that occurred, by the table's id.
+        """
+        return self._run_on(table, namespace, lambda address: compaction.compact(self._engine, address, options))
+
+    def create_index(
+        self, table: TableName, column: str, kind: str, name: str | None = None, replace: bool = False, **params: Any
+    ) -> BuiltIndex:
+        """Build an index.
+
+        Args:
+            table: id of the table.
+            column: the column to index.
+            kind: IVF_PQ, IVF_HNSW_SQ, IVF_FLAT …, BTREE, BITMAP, LABEL_LIST, INVERTED, NGRAM, ZONEMAP …
+            name: name of the index, by default that of the column followed by `_idx`.
+            replace: rebuild an index of that name if there is one.
+            params: parameters of the kind, under pylance's names, such as `num_partitions` and `metric`.
+        """
+        return index_building.create_index(
+            self._engine,
+            self._address(table),
+            arguments.check_text("column", column),
+            arguments.check_text("kind", kind),
+            arguments.some_text("name", name),
+            arguments.flag("replace", replace),
+            params,
+        )
+
+    def optimize_indices(
+        self,
+        table: TableName | None = None,
+        *,
+        namespace: TableName | None = None,
+        names: Names | None = None,
+        retrain: bool = False,
+    ) -> Any:
+        """Add rows that came after the indices were built to them; return the new version.
+
+        See `compact` for namespaces.
+        """
+        chosen, anew = arguments.some_names("names", names), arguments.flag("retrain", retrain)
+        return self._run_on(
+            table,
+            namespace,
+            lambda address: index_building.optimize_indices(self._engine, address, chosen, retrain=anew),
+        )
+
+    def cleanup(
+        self,
+        table: TableName | None = None,
+        *,
+        namespace: TableName | None = None,
+        older_than: timedelta = timedelta(days=14),
+        dry_run: bool = False,
+    ) -> Any:
+        """Remove old versions, and the data that no other version needs; the current and tagged versions stay.
+
+        See `compact` for namespaces.
+        """
+        tells = arguments.flag("dry_run", dry_run)
+        return self._run_on(
+            table, namespace, lambda address: orphans.run_cleanup(self._engine, address, older_than, dry_run=tells)
+        )
+
+    def remove_orphans(
+        self,
+        table: TableName | None = None,
+        *,
+        namespace: TableName | None = None,
+        older_than: timedelta | None = None,
+        dry_run: bool = False,
+        no_writers: bool = False,
+    ) -> Any:
+        """Remove files that no version references, such as those that killed jobs have left.
+
+        See `compact` for namespaces.
+
+        Args:
+            table: id of the table.
+            namespace: levels of a namespace, instead of a table.
+            older_than: minimum age of the files, 7 days by default; younger files may belong to a job that is about to
+                commit them. The records and files of a job stay until its last record has this age: until then it can
+                be resumed.
+            dry_run: remove nothing, and return what would be removed.
+            no_writers: the caller guarantees that nobody writes to the table, so that any age is allowed; jobs that can
+                be resumed are still kept for 7 days, unless `older_than` is given.
+        """
+        tells, alone = arguments.flag("dry_run", dry_run), arguments.flag("no_writers", no_writers)
+        return self._run_on(
+            table,
+            namespace,
+            lambda address: orphans.run_removal(self._engine, address, older_than, dry_run=tells, no_writers=alone),
+        )
+
+    def _run_on(self, table: TableName | None, namespace: TableName | None, work: Callable[[TableAddress], T]) -> Any:
+        if (table is None) == (namespace is None):
+            raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
+        if table is not None:
+            return work(self._address(table))
+        return _run_on_tables(self._connection, arguments.levels("namespace", namespace), work)
+
+
+def _run_on_tables(
+    connection: Connection | LanceNamespace, namespace: Sequence[str], work: Callable[[TableAddress], T]
+) -> dict[str, T | LanceNamespaceError]:
+    """Call `work` for all tables in a namespace and below it; the failure of one table does not stop the others.
+
+    Returns:
+        The result for each table, or the error, by the table's id.
+
+    Raises:
+        JobCancelledError: the caller cancelled the job; tables that were done stay done.
+    """
+    outcomes: dict[str, T | LanceNamespaceError] = {}
+    for address in list_tables(connection, namespace):
+        try:
+            outcomes[format_levels(address.id)] = work(address)
+        except JobCancelledError:
+            raise
+        except LanceNamespaceError as error:
+            outcomes[format_levels(address.id)] = error
+    return outcomes
+
+
+def measure_largest_table(connection: Connection | LanceNamespace, namespace: Sequence[str]) -> int:
+    """Return the size in bytes of the data files of the largest table in a namespace and below it."""
+    return max((measure_table(address) for address in list_tables(connection, namespace)), default=0)
+
+
+def measure_table(address: TableAddress) -> int:
+    """Return the size in bytes of a table's data files; 0 if it cannot be read, of which the job tells the reason."""
+    try:
+        totals = address.to_ref().open().get_version()["metadata"]
+    except LanceNamespaceError:
+        return 0
+    return int(totals.get("total_files_size", 0))
