@@ -39,7 +39,7 @@ PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --dur
 test: check
 	$(RUN) pytest -q -m "not engines" $(PARALLEL)
 
-# What starts other engines: clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
+# What starts other engines: Spark, clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
 test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK)
 	$(RUN) pytest -q -m engines $(PARALLEL)
 

@@ -30,6 +30,7 @@ settings.load_profile("house")
 
 
 ENGINES = (
+    "tests/spark/test_streams.py",
     "tests/spark/test_kills.py",
     "tests/spark/test_tpch.py",
     "tests/spark/test_cluster.py",
@@ -39,6 +40,8 @@ ENGINES = (
     "tests/test_notebooks.py",
     "tests/spark/test_page.py",
     "tests/spark/test_declarative.py",
+    "tests/cli/test_run.py",
+    "tests/cli/test_copy_data.py",
     "tests/live/test_server_spark.py",
     "tests/live/test_gateway_spark.py",
     "tests/live/test_gateway_clients.py",
@@ -49,11 +52,11 @@ ENGINES = (
     "tests/servers/test_jars.py",
     "tests/cli/test_demo.py",
 )
-"""Files that start other engines: clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, benchmarks.
+"""Files that start other engines: Spark of any kind, Ray, lance-spark, Node, notebooks, benchmarks.
 
-`make test-engines` runs them, `make test` all others.
+`make test-engines` runs them, with all other tests that use the fixture `spark`; `make test` runs the rest.
 """
-LONG = (*ENGINES, "tests/live/test_histories.py", "tests/spark/test_streams.py")
+LONG = (*ENGINES, "tests/live/test_histories.py", "tests/live/test_commits.py")
 """Files of few tests that take minutes: they come first, so that no process is left with one of them in the end."""
 
 
@@ -70,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_place)
     for item in items:
-        if item.nodeid.partition("::")[0] in ENGINES:
+        if item.nodeid.partition("::")[0] in ENGINES or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.engines)
     if config.getoption("--soak"):
         return
