@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _register(interface: ModuleType) -> None:
-    """Register the three clients with `lance_namespace`."""
+    """Register the clients with `lance_namespace`."""
     interface.register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")
     interface.register_namespace_impl("polaris", "lancehouse.PolarisNamespace")
     interface.register_namespace_impl("unity", "lancehouse.UnityNamespace")

@@ -1,1 +1,1 @@
-"""Implementations of the `lance_namespace` interface for Iceberg REST, Apache Polaris and Unity Catalog."""
+"""Implementations of the `lance_namespace` interface for Iceberg REST, Apache Polaris, Unity Catalog and Lakekeeper."""
