@@ -28,7 +28,7 @@ class TaskProgress:
 ProgressCallback = Callable[[TaskProgress], None]
 
 
-class JobCancelledError(LanceNamespaceError):
+class JobCancelledError(InternalError):
     """The caller cancelled the job; what it had written is removed, or kept for the same call to go on from."""
 
     def __init__(self, message: str = "the job was cancelled") -> None:
