@@ -20,8 +20,8 @@ import orjson
 
 FEW = 50_000
 """Objects, lists and items that are parsed at once, which takes some 20 ms."""
-STEP = 2**20
-"""Bytes that are counted at once."""
+STEP = 2**16
+"""Bytes that are counted before another thread may run."""
 INT64 = range(-(2**63), 2**64)
 """Integers that stay integers; orjson makes floats of all others."""
 

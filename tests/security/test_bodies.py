@@ -186,10 +186,8 @@ def test_uploads_that_wait_have_a_share_of_it(serving: Callable[..., Served], so
     server = serving(options=["--log-level", "warning", "--max-body-memory", "32MiB", "--read-timeout", "30"])
     count = 300 if soak else 80
     with attacked(server, soak=soak), filled(server, INSERT, ROWS, count, held=43) as answers:
-        # Where the machine is busy, each may have been read before the next one came: then none is too many.
-        statuses = {answer.split(b" ")[1] for answer in answers}
-        assert statuses <= {b"400", b"503"}
-        assert b"503" in statuses or not soak
+        # Bodies take turns, so that each may have been read before the next one came: then none is too many.
+        assert {answer.split(b" ")[1] for answer in answers} <= {b"400", b"503"}
     until(lambda: ask(server, "POST", INSERT, b"no rows", ROWS).status == 400, "memory for uploads is given back")
 
 

@@ -42,7 +42,7 @@ class ClientDisconnectedError(Exception):
 class RequestBody:
     """A body as it was received, and the memory that is reserved for it."""
 
-    raw: bytes
+    parts: list[bytes]
     is_gzipped: bool
     limit: int
     memory: Reservation
@@ -55,7 +55,9 @@ class RequestBody:
             InvalidInputError: it is not gzip, or incomplete.
             ServiceUnavailableError: other requests hold the memory that it needs.
         """
-        body = _decompress(self.raw, self.limit, self.memory) if self.is_gzipped else self.raw
+        self.parts[:] = [b"".join(self.parts)]  # here, because it takes some milliseconds, and this is a thread
+        raw = self.parts[0]
+        body = _decompress(raw, self.limit, self.memory) if self.is_gzipped else raw
         self.memory.grow(_estimate_parsed_size(body))
         return body
 
@@ -118,7 +120,7 @@ async def read(
         raise TooSlowError(f"the body did not come within {timeout_s:g} s") from None
 
 
-async def _receive_all(receive: Receive, limit: int, memory: Reservation) -> bytes:
+async def _receive_all(receive: Receive, limit: int, memory: Reservation) -> list[bytes]:
     parts, size = [], 0
     while (message := await receive())["type"] == "http.request":
         part = message.get("body", b"")
@@ -128,7 +130,7 @@ async def _receive_all(receive: Receive, limit: int, memory: Reservation) -> byt
         memory.grow(len(part))
         parts.append(part)
         if not message.get("more_body"):
-            return b"".join(parts) if len(parts) > 1 else part
+            return parts
     raise ClientDisconnectedError
 
 
