@@ -17,7 +17,7 @@ import lance
 import pyarrow as pa
 
 from bench.load import Measured, Order
-from tests.live.committers import SCHEMA, Client
+from tests.live.committers import SCHEMA, CommitClient
 from tests.servers.lancehouse import start_lancehouse
 from tests.servers.reference import start_reference
 
@@ -29,7 +29,7 @@ MANAGED = {"table_type": "lance", "managed_by": "impl"}
 
 
 @dataclass
-class Server:
+class MeasuredServer:
     """One of the two."""
 
     name: str
@@ -70,7 +70,7 @@ class Server:
 
     def post(self, path: str, body: object) -> None:
         """One request, which must be a success."""
-        client = Client(self.tables, "bench")
+        client = CommitClient(self.tables, "bench")
         try:
             client.expect("POST", path, body)
         finally:
@@ -87,14 +87,14 @@ def table(name: str) -> str:
 
 
 @contextmanager
-def start(folder: Path, many: int) -> Iterator[tuple[Server, Server]]:
+def start(folder: Path, many: int) -> Iterator[tuple[MeasuredServer, MeasuredServer]]:
     """Ours and theirs, filled, until the block ends."""
     with ExitStack() as stack:
         load = stack.enter_context(_load())
         ours = stack.enter_context(start_lancehouse(folder / "ours", options=["--log-level", "warning"]))
         theirs = stack.enter_context(start_reference(folder / "theirs", java=()))
         ends = {"ours": (ours.tables, ours.pid), "theirs": (f"{theirs.uri}/v1", theirs.pid)}
-        pair = [Server(name, uri, family(pid), load) for name, (uri, pid) in ends.items()]
+        pair = [MeasuredServer(name, uri, family(pid), load) for name, (uri, pid) in ends.items()]
         for server in pair:
             _fill(server, many)
         _fill_ours(pair[0], folder / "ours" / "warehouse")
@@ -102,7 +102,7 @@ def start(folder: Path, many: int) -> Iterator[tuple[Server, Server]]:
         yield pair[0], pair[1]
 
 
-def _fill(server: Server, many: int) -> None:
+def _fill(server: MeasuredServer, many: int) -> None:
     for namespace in (BENCH, MANY):
         server.post("/namespaces", {"namespace": [namespace]})
     server.create("iceberg", {})
@@ -112,7 +112,7 @@ def _fill(server: Server, many: int) -> None:
     server.run("creates", [tables], connections, requests=many // connections, body=body)
 
 
-def _fill_ours(server: Server, warehouse: Path) -> None:
+def _fill_ours(server: MeasuredServer, warehouse: Path) -> None:
     for versions in (FEW, LOTS):
         location = str(warehouse / BENCH / f"lance_{versions}")
         for _ in range(versions):
@@ -120,7 +120,7 @@ def _fill_ours(server: Server, warehouse: Path) -> None:
         server.create(f"lance_{versions}", LANCE, location=location)
 
 
-def _fill_theirs(server: Server) -> None:
+def _fill_theirs(server: MeasuredServer) -> None:
     for versions in (FEW, LOTS):
         server.create(f"lance_{versions}", LANCE)
         server.run("swaps", [table(f"lance_{versions}")], 1, requests=versions)

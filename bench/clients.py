@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import report, servers
-from bench.measure import Steps, counted, side_by_side
-from bench.report import Row, Section
+from bench.measure import Steps, count_requests, side_by_side
+from bench.report import ClientRow, Section
 from lancehouse import IcebergNamespace, PolarisNamespace, UnityNamespace
 
 CALLS = 5
@@ -60,7 +60,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ClientCase:
     """What is measured together; a title and a mark for each job of a round."""
 
     titles: Sequence[str]
@@ -150,7 +150,7 @@ def listing(namespace: str, include_declared: bool | None, times: int, who: Cont
     return steps
 
 
-def cases(client: str, sizes: Sequence[int], rounds: int, *, slow: bool) -> list[Case]:
+def cases(client: str, sizes: Sequence[int], rounds: int, *, slow: bool) -> list[ClientCase]:
     """What is measured on one server."""
     few = sizes[0]
     found = []
@@ -160,7 +160,7 @@ def cases(client: str, sizes: Sequence[int], rounds: int, *, slow: bool) -> list
         for words, include_declared in VARIANTS.get(client, VARIANTS[""]):
             title = f"ListTables, {size:,} tables{words}"
             found.append(
-                Case(
+                ClientCase(
                     [title, f"{title}, second time"][:times],
                     SLOW_LIST_MARK if slow else LIST_MARK,
                     partial(listing, servers.namespace_of(size), include_declared, times),
@@ -171,8 +171,8 @@ def cases(client: str, sizes: Sequence[int], rounds: int, *, slow: bool) -> list
     describing = partial(describe, servers.lance_names(few), servers.namespace_of(few))
     declaring = partial(declare, count(500_000 if slow else 0))
     singles = rounds * SINGLES if rounds > 1 else 1
-    found.append(Case(["DescribeTable"], SINGLE_MARK, describing, singles, CALLS))
-    found.append(Case(["DeclareTable"], SINGLE_MARK, declaring, singles, CALLS))
+    found.append(ClientCase(["DescribeTable"], SINGLE_MARK, describing, singles, CALLS))
+    found.append(ClientCase(["DeclareTable"], SINGLE_MARK, declaring, singles, CALLS))
     return found
 
 
@@ -192,14 +192,14 @@ def measure(client: str, sizes: Sequence[int], rounds: int, dataset: Path, progr
             progress.update(task, description=f"{client}: {case.titles[0]}{f', {latency_ms} ms' if latency_ms else ''}")
             pairs = side_by_side(case.steps(ours, uri), case.steps(peer, uri), case.rounds, NamespaceException)
             requests = [
-                counted(case.steps(who, address.counting.uri), address.counting.requests, NamespaceException)
+                count_requests(case.steps(who, address.counting.uri), address.counting.requests, NamespaceException)
                 for who in (ours, peer)
             ]
             for title, (our_side, peer_side), *numbers in zip(case.titles, pairs, *requests, strict=True):
                 our_side.requests, peer_side.requests = numbers
                 if set(our_side.runs[-1].names) != set(case.expected):
                     raise AssertionError(f"{client}, {title}: our own answer is wrong")
-                rows.append(Row(title, latency_ms, our_side, peer_side, case.mark, case.calls, case.expected))
+                rows.append(ClientRow(title, latency_ms, our_side, peer_side, case.mark, case.calls, case.expected))
             progress.advance(task)
     progress.update(task, description=f"{client}: done")
     return Section(client, SERVERS[client], rows)

@@ -23,7 +23,7 @@ from rich.table import Table as Shown
 from bench import chart, report
 from bench.catalogs import family
 from bench.load import cpu_s
-from bench.writers import ROWS, Run, Table, Work, Writers
+from bench.writers import ROWS, BenchTable, WriterRun, Writers, WriterWork
 from lancehouse.properties import IMPL, MANAGED_BY
 from tests.servers.lancehouse import start_lancehouse
 from tests.servers.postgres import new_database, start_postgres
@@ -50,7 +50,7 @@ HEADINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class CommitsSize:
     """How much is measured."""
 
     rounds: int
@@ -65,21 +65,21 @@ class Size:
     """By how many commits in one round."""
 
 
-FULL = Size(rounds=5, warmups=1, writers=(1, 8), commits=160, levels=(1, 250, 500, 1000), sample=10)
-QUICK = Size(rounds=1, warmups=0, writers=(1, 2), commits=12, levels=(1, 20), sample=4)
+FULL = CommitsSize(rounds=5, warmups=1, writers=(1, 8), commits=160, levels=(1, 250, 500, 1000), sample=10)
+QUICK = CommitsSize(rounds=1, warmups=0, writers=(1, 2), commits=12, levels=(1, 20), sample=4)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommitTarget:
     """Where commits go."""
 
     name: str
-    name_table: Callable[[], Table]
+    name_table: Callable[[], BenchTable]
     """One that is not there yet."""
     pids: Sequence[int] = ()
     """The processes of its server."""
 
-    def new_table(self) -> Table:
+    def new_table(self) -> BenchTable:
         """With a first version."""
         return self.name_table().create()
 
@@ -88,7 +88,7 @@ class Place:
 class Round:
     """What all writers did together."""
 
-    runs: Sequence[Run]
+    runs: Sequence[WriterRun]
     server_cpu_s: float
 
     @property
@@ -104,13 +104,13 @@ class Round:
 
 
 @dataclass(slots=True)
-class Row:
+class CommitsRow:
     """One place, committed to in one way by so many writers."""
 
     place: str
     way: str
     writers: int
-    plain: Row | None
+    plain: CommitsRow | None
     """The same with plain Lance; None for itself."""
     rounds: list[Round] = field(default_factory=list)
 
@@ -155,7 +155,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Level:
+class VersionsLevel:
     """The times in seconds of overwrites of a table with so many versions, and in turns with them of new tables."""
 
     versions: int
@@ -184,7 +184,7 @@ class Curve:
     """The commits of one place at each number of versions."""
 
     place: str
-    levels: Sequence[Level]
+    levels: Sequence[VersionsLevel]
 
     @property
     def growth(self) -> float:
@@ -193,19 +193,19 @@ class Curve:
 
 
 @contextmanager
-def start(folder: Path) -> Iterator[list[Place]]:
+def start(folder: Path) -> Iterator[list[CommitTarget]]:
     """All places on one disk, until the block ends."""
     numbers = count()
 
-    def in_catalog(catalog: str, **properties: str) -> Callable[[], Table]:
+    def in_catalog(catalog: str, **properties: str) -> Callable[[], BenchTable]:
         settings = {**properties, MANAGED_BY: IMPL}
         connect(CLIENT, settings).create_namespace(CreateNamespaceRequest(id=[catalog, NAMESPACE]))
-        return lambda: Table([catalog, NAMESPACE, f"t{next(numbers)}"], CLIENT, settings)
+        return lambda: BenchTable([catalog, NAMESPACE, f"t{next(numbers)}"], CLIENT, settings)
 
-    def in_folder() -> Table:
+    def in_folder() -> BenchTable:
         # A folder for each, so that what this namespace keeps of the tables of earlier rounds does not count.
         root = folder / "dir" / f"d{next(numbers)}"
-        return Table(["t"], "dir", {"root": str(root), "table_version_tracking_enabled": "true"})
+        return BenchTable(["t"], "dir", {"root": str(root), "table_version_tracking_enabled": "true"})
 
     with ExitStack() as stack:
         quiet = ["--log-level", "warning"]
@@ -215,23 +215,25 @@ def start(folder: Path) -> Iterator[list[Place]]:
         foreign = stack.enter_context(start_reference(folder / "foreign", java=()))
         root = str(folder / "foreign" / "tables")
         yield [
-            Place(PLAIN, lambda: Table([str(folder / "plain" / f"t{next(numbers)}")])),
-            Place(DIR, in_folder),
-            Place(SQLITE, in_catalog(sqlite.warehouse, endpoint=sqlite.iceberg), family(sqlite.pid)),
-            Place(POSTGRES, in_catalog(postgres.warehouse, endpoint=postgres.iceberg), family(postgres.pid)),
-            Place(FOREIGN, in_catalog("warehouse", endpoint=foreign.uri, root=root), family(foreign.pid)),
+            CommitTarget(PLAIN, lambda: BenchTable([str(folder / "plain" / f"t{next(numbers)}")])),
+            CommitTarget(DIR, in_folder),
+            CommitTarget(SQLITE, in_catalog(sqlite.warehouse, endpoint=sqlite.iceberg), family(sqlite.pid)),
+            CommitTarget(POSTGRES, in_catalog(postgres.warehouse, endpoint=postgres.iceberg), family(postgres.pid)),
+            CommitTarget(FOREIGN, in_catalog("warehouse", endpoint=foreign.uri, root=root), family(foreign.pid)),
         ]
 
 
-def measure(places: Sequence[Place], writers: Writers, size: Size, progress: Progress) -> list[Row]:
+def measure(
+    places: Sequence[CommitTarget], writers: Writers, size: CommitsSize, progress: Progress
+) -> list[CommitsRow]:
     """Appends, in turns; before the first round each place is warmed up."""
     cases = [(way, number) for way in WAYS for number in size.writers]
     turns = size.warmups + size.rounds
     task = progress.add_task("", total=len(cases) * turns * len(places))
-    rows: list[Row] = []
+    rows: list[CommitsRow] = []
     for way, number in cases:
-        plain = Row(PLAIN, way, number, None)
-        of_case = [plain, *(Row(place.name, way, number, plain) for place in places[1:])]
+        plain = CommitsRow(PLAIN, way, number, None)
+        of_case = [plain, *(CommitsRow(place.name, way, number, plain) for place in places[1:])]
         for turn in range(turns):
             pairs = list(zip(places, of_case, strict=True))
             for place, row in in_turn(pairs, turn):
@@ -245,10 +247,10 @@ def measure(places: Sequence[Place], writers: Writers, size: Size, progress: Pro
     return rows
 
 
-def one_round(place: Place, writers: Writers, number: int, commits: int, *, held: bool) -> Round:
+def one_round(place: CommitTarget, writers: Writers, number: int, commits: int, *, held: bool) -> Round:
     """Appends to a new table."""
     table = place.new_table()
-    with writers.on(Work(table, held=held), number) as run:
+    with writers.on(WriterWork(table, held=held), number) as run:
         before = cpu_s(place.pids)
         done = Round(run(commits), cpu_s(place.pids) - before)
     made = 1 + number + commits
@@ -256,12 +258,12 @@ def one_round(place: Place, writers: Writers, number: int, commits: int, *, held
     return done
 
 
-def grow(places: Sequence[Place], writers: Writers, size: Size, progress: Progress) -> list[Curve]:
+def grow(places: Sequence[CommitTarget], writers: Writers, size: CommitsSize, progress: Progress) -> list[Curve]:
     """Overwrites of tables of one fragment by one writer, so that manifests stay small.
 
     A table of each place is given more and more versions. At each number of them, it and a new one take turns.
     """
-    curves = [Curve(place.name, [Level(versions) for versions in size.levels]) for place in places]
+    curves = [Curve(place.name, [VersionsLevel(versions) for versions in size.levels]) for place in places]
     tables = [place.new_table() for place in places]
     task = progress.add_task("", total=len(size.levels) * (size.rounds + 1) * len(places))
     for number, versions in enumerate(size.levels):
@@ -283,16 +285,16 @@ def grow(places: Sequence[Place], writers: Writers, size: Size, progress: Progre
     return curves
 
 
-def fill(writers: Writers, table: Table, versions: int) -> None:
+def fill(writers: Writers, table: BenchTable, versions: int) -> None:
     """Give a table so many versions, if it has fewer."""
     missing = versions - lance.dataset(table.location()).version
     if missing > 0:
         overwrites(writers, table, missing - 1)
 
 
-def overwrites(writers: Writers, table: Table, commits: int) -> list[float]:
+def overwrites(writers: Writers, table: BenchTable, commits: int) -> list[float]:
     """The times of commits by one writer, in seconds, after one to get ready."""
-    with writers.on(Work(table, "overwrite"), 1) as run:
+    with writers.on(WriterWork(table, "overwrite"), 1) as run:
         return Round(run(commits), 0.0).times
 
 
@@ -301,7 +303,7 @@ def in_turn(of: Sequence[T], turn: int) -> list[T]:
     return [*of[turn % len(of) :], *of[: turn % len(of)]]
 
 
-def check(place: Place, table: Table, *, rows: int, versions: int, given_up: int = 0) -> None:
+def check(place: CommitTarget, table: BenchTable, *, rows: int, versions: int, given_up: int = 0) -> None:
     """A plain reader sees every commit once; of those that Lance gave up, it may see any."""
     dataset = lance.dataset(table.location())
     more_rows, more_versions = dataset.count_rows() - rows * ROWS, dataset.version - versions
@@ -312,7 +314,7 @@ def check(place: Place, table: Table, *, rows: int, versions: int, given_up: int
         )
 
 
-def growth_headings(size: Size) -> list[str]:
+def growth_headings(size: CommitsSize) -> list[str]:
     """Of the table of commit times over versions."""
     return ["commits go to", *(f"at {level:,}" for level in size.levels), "growth, plain = 1", "mark", "of means"]
 
@@ -335,7 +337,7 @@ def growth_rows(curves: Sequence[Curve]) -> list[list[str]]:
     return rows
 
 
-def findings(rows: Sequence[Row], curves: Sequence[Curve], size: Size) -> list[str]:
+def findings(rows: Sequence[CommitsRow], curves: Sequence[Curve], size: CommitsSize) -> list[str]:
     """What was missed."""
     plain, ours = (next(curve for curve in curves if curve.place == name).growth for name in (PLAIN, SQLITE))
     missed = [
@@ -351,7 +353,7 @@ def findings(rows: Sequence[Row], curves: Sequence[Curve], size: Size) -> list[s
     return missed
 
 
-def show(console: Console, rows: Sequence[Row], curves: Sequence[Curve], size: Size) -> None:
+def show(console: Console, rows: Sequence[CommitsRow], curves: Sequence[Curve], size: CommitsSize) -> None:
     """Print it."""
     tables = [
         ("Appends", HEADINGS, [row.cells() for row in rows]),
@@ -368,7 +370,7 @@ def show(console: Console, rows: Sequence[Row], curves: Sequence[Curve], size: S
         console.print(line)
 
 
-def write(rows: Sequence[Row], curves: Sequence[Curve], size: Size) -> None:
+def write(rows: Sequence[CommitsRow], curves: Sequence[Curve], size: CommitsSize) -> None:
     """Put tables and picture into the documents."""
     lines = [(curve.place, [(level.versions, level.ms) for level in curve.levels]) for curve in curves]
     PICTURE.write_text(chart.lines("Time of a commit, in ms, and how many versions the table has", lines))

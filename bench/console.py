@@ -20,7 +20,7 @@ TIMES = 7
 NODE = "[role=treeitem]:has(.label:text-is('{}'))"
 
 
-def timed(what: Callable[[], object]) -> float:
+def time_ms(what: Callable[[], object]) -> float:
     """Milliseconds."""
     started = perf_counter()
     what()
@@ -35,17 +35,17 @@ def page_of(browser: Browser, house: Open) -> Page:
     return page
 
 
-def opened(page: Page, house: Open, hash: str, shown: str) -> float:
+def time_page(page: Page, house: Open, hash: str, shown: str) -> float:
     """Until something of the page can be seen."""
 
     def work() -> None:
         page.goto(f"{house.uri}/{hash}")
         page.locator(shown).first.wait_for()
 
-    return timed(work)
+    return time_ms(work)
 
 
-def asked(house: Open, question: str) -> float:
+def time_request(house: Open, question: str) -> float:
     """Of the server alone."""
     token = {"Authorization": f"Bearer {house.tokens['ada']}"}
 
@@ -53,18 +53,18 @@ def asked(house: Open, question: str) -> float:
         with urlopen(Request(f"{house.uri}/console/v1/{question}", headers=token)) as reply:
             reply.read()
 
-    return timed(work)
+    return time_ms(work)
 
 
 def end_of_list(page: Page, house: Open) -> float:
     """From the first of ten thousand tables in the tree to the last."""
-    opened(page, house, "#/table/main/many/t00000", NODE.format("t00001"))
+    time_page(page, house, "#/table/main/many/t00000", NODE.format("t00001"))
 
     def work() -> None:
         down = "document.querySelector('.tree').scrollTop = 1e9"
         until(page, f"({down}, document.querySelector('.tree-rows').clientHeight > {MANY} * 28)")
 
-    return timed(work)
+    return time_ms(work)
 
 
 def main() -> None:
@@ -73,20 +73,22 @@ def main() -> None:
         with open_house(Path(folder), many=MANY, count=3000) as house:
             docs = "in=main&level=library&level=docs"
             cases: dict[str, Callable[[], float]] = {
-                "page, first visit": lambda: opened(page_of(browser, house), house, "", NODE.format("main")),
-                "table with its rows, first visit": lambda: opened(
+                "page, first visit": lambda: time_page(page_of(browser, house), house, "", NODE.format("main")),
+                "table with its rows, first visit": lambda: time_page(
                     page_of(browser, house), house, "#/table/main/library/docs", ".grid tbody tr"
                 ),
-                "link to the last of 10,000 tables": lambda: opened(
+                "link to the last of 10,000 tables": lambda: time_page(
                     page_of(browser, house), house, f"#/table/main/many/t{MANY - 1:05}", NODE.format(f"t{MANY - 1:05}")
                 ),
                 "tree, from the first table to the last": lambda: end_of_list(page_of(browser, house), house),
-                "server: 2,000 names": lambda: asked(house, "entries?in=main&level=many&limit=2000"),
-                "server: search over all": lambda: asked(house, "search?q=t09999"),
-                "server: 50 rows": lambda: asked(house, f"rows?{docs}"),
-                "server: plane of 2,000 vectors": lambda: asked(house, f"plane?{docs}&column=embedding&label=topic"),
-                "server: 10 neighbours": lambda: asked(house, f"neighbours?{docs}&column=embedding&row=5"),
-                "server: versions": lambda: asked(house, f"versions?{docs}"),
+                "server: 2,000 names": lambda: time_request(house, "entries?in=main&level=many&limit=2000"),
+                "server: search over all": lambda: time_request(house, "search?q=t09999"),
+                "server: 50 rows": lambda: time_request(house, f"rows?{docs}"),
+                "server: plane of 2,000 vectors": lambda: time_request(
+                    house, f"plane?{docs}&column=embedding&label=topic"
+                ),
+                "server: 10 neighbours": lambda: time_request(house, f"neighbours?{docs}&column=embedding&row=5"),
+                "server: versions": lambda: time_request(house, f"versions?{docs}"),
             }
             for name, case in cases.items():
                 case()

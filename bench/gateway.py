@@ -31,16 +31,16 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.commits import in_turn
-from bench.gateway_report import Row, Run, show, write
+from bench.gateway_report import GatewayRow, GatewayRun, show, write
 from bench.gateway_sides import (
     ADAPTER,
     ADAPTER_TAKES,
     DIRECT,
     TABLE,
     WIRE,
-    Catalog,
+    CatalogSide,
+    CatalogSides,
     Rows,
-    Side,
     as_stream,
     start,
     table_of,
@@ -54,7 +54,7 @@ Job = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class GatewaySize:
     """How much is measured."""
 
     rows: int
@@ -66,37 +66,37 @@ class Size:
 
 
 MORE = 3
-FULL = Size(rows=1_000_000, tables=1000, calls=20, rounds=5)
-QUICK = Size(rows=20_000, tables=20, calls=3, rounds=1)
+FULL = GatewaySize(rows=1_000_000, tables=1000, calls=20, rounds=5)
+QUICK = GatewaySize(rows=20_000, tables=20, calls=3, rounds=1)
 
 
-class Bench:
+class GatewayBench:
     """Operations on catalogs, by all sides in turns."""
 
-    def __init__(self, size: Size, rows: Rows) -> None:
+    def __init__(self, size: GatewaySize, rows: Rows) -> None:
         self._size = size
         self._rows = rows
         self._small = as_stream(table_of(FIRST))
         self._numbers = count()
 
-    def describe(self, catalog: Catalog) -> Row:
+    def describe(self, catalog: CatalogSides) -> GatewayRow:
         """One table, again and again, with a client that knows it."""
-        row = Row(catalog.name, "DescribeTable", self._size.calls)
+        row = GatewayRow(catalog.name, "DescribeTable", self._size.calls)
 
-        def job(side: Side) -> Job:
+        def job(side: CatalogSide) -> Job:
             def work() -> None:
                 for _ in range(self._size.calls):
                     side.namespace.describe_table(DescribeTableRequest(id=side.table(TABLE)))
 
             return work
 
-        return self._measured(row, catalog, job, self._size.rounds * MORE)
+        return self._measure(row, catalog, job, self._size.rounds * MORE)
 
-    def list(self, catalog: Catalog) -> Row:
+    def list(self, catalog: CatalogSides) -> GatewayRow:
         """All tables of a namespace, with a client that has listed it before."""
-        row = Row(catalog.name, f"ListTables, {self._size.tables:,} tables")
+        row = GatewayRow(catalog.name, f"ListTables, {self._size.tables:,} tables")
 
-        def job(side: Side) -> Job:
+        def job(side: CatalogSide) -> Job:
             name = next(name for name, each in catalog.sides.items() if each is side)
 
             def work() -> None:
@@ -106,20 +106,20 @@ class Bench:
 
             return work
 
-        return self._measured(row, catalog, job, self._size.rounds * MORE)
+        return self._measure(row, catalog, job, self._size.rounds * MORE)
 
-    def insert(self, catalog: Catalog) -> Row:
+    def insert(self, catalog: CatalogSides) -> GatewayRow:
         """Rows into a table that is there; a new one each time."""
-        row = Row(catalog.name, f"InsertIntoTable, {self._rows.count:,} rows", size=len(self._rows.stream))
+        row = GatewayRow(catalog.name, f"InsertIntoTable, {self._rows.count:,} rows", size=len(self._rows.stream))
         direct = catalog.sides[DIRECT]
 
-        def run(side: Side) -> Run:
+        def run(side: CatalogSide) -> GatewayRun:
             name = f"i{next(self._numbers)}"
             is_real = side is not catalog.sides[WIRE]
             if is_real:
                 direct.namespace.create_table(CreateTableRequest(id=direct.table(name)), self._small)
             request = InsertIntoTableRequest(id=side.table(name), mode="append")
-            made = timed(side, lambda: side.namespace.insert_into_table(request, self._rows.stream))
+            made = time_work(side, lambda: side.namespace.insert_into_table(request, self._rows.stream))
             if is_real:
                 found = direct.namespace.count_table_rows(CountTableRowsRequest(id=direct.table(name))).count
                 if found != self._rows.count + FIRST:
@@ -129,11 +129,11 @@ class Bench:
 
         return self._rounds(row, catalog, run, self._size.rounds)
 
-    def query(self, catalog: Catalog) -> Row:
+    def query(self, catalog: CatalogSides) -> GatewayRow:
         """All rows of a table."""
-        row = Row(catalog.name, f"QueryTable, {self._rows.count:,} rows", size=len(self._rows.stream))
+        row = GatewayRow(catalog.name, f"QueryTable, {self._rows.count:,} rows", size=len(self._rows.stream))
 
-        def run(side: Side) -> Run:
+        def run(side: CatalogSide) -> GatewayRun:
             request = QueryTableRequest(id=side.table(TABLE), k=self._rows.count, vector=QueryTableRequestVector())
             found: list[bytes] = []
 
@@ -142,7 +142,7 @@ class Bench:
                 assert isinstance(data, bytes)
                 found.append(data)
 
-            made = timed(side, work)
+            made = time_work(side, work)
             with pa.ipc.open_file(io.BytesIO(found[0])) as file:
                 rows = sum(file.get_batch(number).num_rows for number in range(file.num_record_batches))
             if rows != self._rows.count:
@@ -151,15 +151,22 @@ class Bench:
 
         return self._rounds(row, catalog, run, self._size.rounds)
 
-    def _measured(self, row: Row, catalog: Catalog, job: Callable[[Side], Job], rounds: int) -> Row:
+    def _measure(
+        self, row: GatewayRow, catalog: CatalogSides, job: Callable[[CatalogSide], Job], rounds: int
+    ) -> GatewayRow:
         jobs = {id(side): job(side) for name, side in catalog.sides.items() if name != WIRE}
         for work in jobs.values():
             work()  # a first time, to know the way
-        return self._rounds(row, catalog, lambda side: timed(side, jobs[id(side)]), rounds, but=WIRE)
+        return self._rounds(row, catalog, lambda side: time_work(side, jobs[id(side)]), rounds, but=WIRE)
 
     def _rounds(
-        self, row: Row, catalog: Catalog, run: Callable[[Side], Run], rounds: int, but: str | None = None
-    ) -> Row:
+        self,
+        row: GatewayRow,
+        catalog: CatalogSides,
+        run: Callable[[CatalogSide], GatewayRun],
+        rounds: int,
+        but: str | None = None,
+    ) -> GatewayRow:
         sides = [(name, side) for name, side in catalog.sides.items() if name != but]
         for turn in range(rounds):
             for name, side in in_turn(sides, turn):
@@ -175,14 +182,14 @@ class Bench:
         return row
 
 
-def timed(side: Side, work: Callable[[], object]) -> Run:
+def time_work(side: CatalogSide, work: Callable[[], object]) -> GatewayRun:
     """Do it, and see what it took; the most memory is that of the largest process between."""
     for pid in side.pids:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     before, begun = cpu_s(side.pids), time.perf_counter()
     work()
     wall = time.perf_counter() - begun
-    return Run(wall, cpu_s(side.pids) - before, max(map(_peak_mb, side.pids), default=0.0))
+    return GatewayRun(wall, cpu_s(side.pids) - before, max(map(_peak_mb, side.pids), default=0.0))
 
 
 def _peak_mb(pid: int) -> float:
@@ -190,13 +197,13 @@ def _peak_mb(pid: int) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def measure(folder: Path, size: Size, progress: Progress) -> list[Row]:
+def measure(folder: Path, size: GatewaySize, progress: Progress) -> list[GatewayRow]:
     """Everything."""
     task = progress.add_task("starting and filling servers", total=None)
     rows = Rows.make(size.rows)
     found = []
     with start(folder, rows, size.tables) as catalogs:
-        bench = Bench(size, rows)
+        bench = GatewayBench(size, rows)
         cases = [bench.describe, bench.list, bench.insert, bench.query]
         progress.update(task, total=len(catalogs) * len(cases))
         for case in cases:

@@ -26,7 +26,7 @@ HEADINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GatewayRun:
     """One round of one side."""
 
     wall_s: float
@@ -36,7 +36,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Row:
+class GatewayRow:
     """One operation on one catalog."""
 
     catalog: str
@@ -44,7 +44,7 @@ class Row:
     calls: int = 1
     size: int = 0
     """Bytes that go over the wire, where it is rows."""
-    runs: dict[str, list[Run]] = field(default_factory=dict)
+    runs: dict[str, list[GatewayRun]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Sides that do not take so much."""
 
@@ -91,7 +91,7 @@ class Row:
             self._time(ADAPTER),
             _ratio(self.over(ADAPTER)),
             self._time(WIRE),
-            _shown(cpu_s),
+            _format_time(cpu_s),
             f"{self.peak_mb:.0f} MB" if self.size else "–",
         ]
 
@@ -102,10 +102,10 @@ class Row:
         if seconds is None:
             return "–"
         speed = f", {self.size / 2**20 / seconds:,.0f} MB/s" if self.size else ""
-        return _shown(seconds) + speed
+        return _format_time(seconds) + speed
 
 
-def _shown(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
@@ -113,7 +113,7 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"**{value:.2f}**"
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
+def findings(rows: Sequence[GatewayRow]) -> list[str]:
     """Memory, and what was missed."""
     peak = max((row.peak_mb for row in rows), default=0.0)
     verdict = "met" if peak < MEMORY_MARK else "missed"
@@ -127,7 +127,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def show(console: Console, rows: Sequence[Row], *, marks: bool) -> None:
+def show(console: Console, rows: Sequence[GatewayRow], *, marks: bool) -> None:
     """Print it and, if `marks` mean something at this size, what was missed."""
     table = Table(title="The gateway", title_justify="left")
     for heading in HEADINGS:
@@ -139,7 +139,7 @@ def show(console: Console, rows: Sequence[Row], *, marks: bool) -> None:
         console.print(line)
 
 
-def write(rows: Sequence[Row], words: str) -> None:
+def write(rows: Sequence[GatewayRow], words: str) -> None:
     """Put the table into the document."""
     report.put(
         "bench-gateway",

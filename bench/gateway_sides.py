@@ -43,7 +43,7 @@ MANY, TABLE = "many", "t"
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CatalogSide:
     """One way to a catalog."""
 
     namespace: LanceNamespace
@@ -58,11 +58,11 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class CatalogSides:
     """One catalog, and all ways to it."""
 
     name: str
-    sides: Mapping[str, Side]
+    sides: Mapping[str, CatalogSide]
     many: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The id of the namespace with many tables, by side."""
 
@@ -109,7 +109,7 @@ def as_file(rows: pa.Table, file: Path) -> None:
 
 
 @contextmanager
-def start(folder: Path, rows: Rows, tables: int) -> Iterator[list[Catalog]]:
+def start(folder: Path, rows: Rows, tables: int) -> Iterator[list[CatalogSides]]:
     """All catalogs, filled, until the block ends."""
     with ExitStack() as stack:
         reference = stack.enter_context(start_reference(folder / "reference", java=()))
@@ -130,31 +130,33 @@ def start(folder: Path, rows: Rows, tables: int) -> Iterator[list[Catalog]]:
         adapter = stack.enter_context(_peer("adapter", str(root)))
         wire = stack.enter_context(_peer("wire", str(folder / "rows.arrow")))
 
-        def gateway(backend: str, levels: Sequence[str]) -> Side:
-            return Side(connect("rest", {"uri": f"{server.uri}/lance/{backend}"}), levels, family(server.pid))
+        def gateway(backend: str, levels: Sequence[str]) -> CatalogSide:
+            return CatalogSide(connect("rest", {"uri": f"{server.uri}/lance/{backend}"}), levels, family(server.pid))
 
-        def direct(endpoint: str, catalog: str) -> Side:
+        def direct(endpoint: str, catalog: str) -> CatalogSide:
             given = dict(properties[REFERENCE]["properties"]) if catalog == "wh" else {}
-            return Side(connect("lancehouse.IcebergNamespace", {**given, "endpoint": endpoint}), [catalog, "bench"])
+            return CatalogSide(
+                connect("lancehouse.IcebergNamespace", {**given, "endpoint": endpoint}), [catalog, "bench"]
+            )
 
-        bare = Side(connect("rest", {"uri": wire[0]}), ["bench"], [wire[1]])
+        bare = CatalogSide(connect("rest", {"uri": wire[0]}), ["bench"], [wire[1]])
         found = [
-            Catalog(
+            CatalogSides(
                 WAREHOUSE,
                 {DIRECT: direct(server.iceberg, "main"), GATEWAY: gateway("main", ["bench"]), WIRE: bare},
                 {DIRECT: ["main", MANY], GATEWAY: [MANY]},
             ),
-            Catalog(
+            CatalogSides(
                 REFERENCE,
                 {DIRECT: direct(reference.uri, "wh"), GATEWAY: gateway(REFERENCE, ["wh", "bench"]), WIRE: bare},
                 {DIRECT: ["wh", MANY], GATEWAY: ["wh", MANY]},
             ),
-            Catalog(
+            CatalogSides(
                 FOLDER,
                 {
-                    DIRECT: Side(connect("dir", {"root": str(root)}), []),
+                    DIRECT: CatalogSide(connect("dir", {"root": str(root)}), []),
                     GATEWAY: gateway(FOLDER, []),
-                    ADAPTER: Side(connect("rest", {"uri": adapter[0]}), [], [adapter[1]]),
+                    ADAPTER: CatalogSide(connect("rest", {"uri": adapter[0]}), [], [adapter[1]]),
                     WIRE: bare,
                 },
                 {DIRECT: [], GATEWAY: [], ADAPTER: []},
@@ -165,7 +167,7 @@ def start(folder: Path, rows: Rows, tables: int) -> Iterator[list[Catalog]]:
         yield found
 
 
-def _fill(catalog: Catalog, rows: Rows, tables: int) -> None:
+def _fill(catalog: CatalogSides, rows: Rows, tables: int) -> None:
     side = catalog.sides[DIRECT]
     many = list(catalog.many[DIRECT])
     for levels in (list(side.levels), many):

@@ -19,7 +19,7 @@ Steps = Callable[[], Sequence[Job]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """One job, once."""
 
     wall_s: float
@@ -28,10 +28,10 @@ class Run:
 
 
 @dataclass(slots=True)
-class Side:
+class ClientRuns:
     """One client's runs of a job and the requests of one of them; `error` is why there are none."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[JobRun] = field(default_factory=list)
     requests: int = 0
     error: str = ""
 
@@ -46,22 +46,24 @@ class Side:
         return median(run.cpu_s for run in self.runs)
 
 
-def side_by_side(ours: Steps, peer: Steps, rounds: int, failure: type[Exception]) -> list[tuple[Side, Side]]:
+def side_by_side(
+    ours: Steps, peer: Steps, rounds: int, failure: type[Exception]
+) -> list[tuple[ClientRuns, ClientRuns]]:
     """Rounds in which both clients do their jobs, the one that begins changing; a pair for each job.
 
     A peer that fails with `failure` has no figures for any job; what we raise ends the benchmark.
     """
-    pairs: list[tuple[Side, Side]] = []
+    pairs: list[tuple[ClientRuns, ClientRuns]] = []
     started = time.monotonic()
     for number in range(rounds):
         turns = [(0, ours), (1, peer)]
         for who, steps in turns if number % 2 == 0 else reversed(turns):
             jobs = steps()
-            pairs = pairs or [(Side(), Side()) for _ in jobs]
+            pairs = pairs or [(ClientRuns(), ClientRuns()) for _ in jobs]
             for pair, job in zip(pairs, jobs, strict=True):
                 side = pair[who]
                 try:
-                    side.runs.append(_timed(job))
+                    side.runs.append(_time_job(job))
                 except failure as error:
                     if who == 0:
                         raise
@@ -71,7 +73,7 @@ def side_by_side(ours: Steps, peer: Steps, rounds: int, failure: type[Exception]
     return pairs
 
 
-def counted(steps: Steps, requests: Callable[[], int], failure: type[Exception]) -> list[int]:
+def count_requests(steps: Steps, requests: Callable[[], int], failure: type[Exception]) -> list[int]:
     """The HTTP requests of each job in a round that is not timed; those of a job that fails with `failure` too."""
     numbers = []
     for job in steps():
@@ -82,7 +84,7 @@ def counted(steps: Steps, requests: Callable[[], int], failure: type[Exception])
     return numbers
 
 
-def _timed(job: Job) -> Run:
+def _time_job(job: Job) -> JobRun:
     cpu, wall = time.process_time(), time.perf_counter()
     names = job()
-    return Run(time.perf_counter() - wall, time.process_time() - cpu, names)
+    return JobRun(time.perf_counter() - wall, time.process_time() - cpu, names)

@@ -33,7 +33,7 @@ EFFORTS = {
 
 
 @dataclass(frozen=True)
-class Case:
+class RecallCase:
     """Clustered vectors, an index of them, and queries whose answer is known."""
 
     rows: int = 50_000
@@ -73,22 +73,22 @@ class Case:
         return vectors[: self.rows], vectors[self.rows :]
 
 
-def measure(case: Case, search: Callable[[tuple[float, ...]], list[Any]]) -> tuple[float, float]:
+def measure(case: RecallCase, search: Callable[[tuple[float, ...]], list[Any]]) -> tuple[float, float]:
     """Recall, and the median time of a query in milliseconds."""
     times: list[float] = []
 
-    def timed(query: tuple[float, ...]) -> list[Any]:
+    def timed_search(query: tuple[float, ...]) -> list[Any]:
         started = time.perf_counter()
         found = search(query)
         times.append(time.perf_counter() - started)
         return found
 
-    return case.recall(timed), median(times) * 1000
+    return case.recall(timed_search), median(times) * 1000
 
 
 def main() -> None:
     """Print the recall of each effort."""
-    case = Case()
+    case = RecallCase()
     with tempfile.TemporaryDirectory() as folder:
         table = TableRef(str(Path(folder) / "t.lance"))
         dataset = case.write(str(table.location))

@@ -13,20 +13,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Side
+from bench.measure import ClientRuns
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 HEADINGS = ("operation", "latency", "ours", "peer", "ratio", "mark", "CPU ratio", "requests", "answers")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ClientRow:
     """One operation on one server."""
 
     operation: str
     latency_ms: int
-    ours: Side
-    peer: Side
+    ours: ClientRuns
+    peer: ClientRuns
     mark: float
     """The ratio that is expected of us."""
     calls: int = 1
@@ -78,7 +78,7 @@ class Section:
 
     client: str
     server: str
-    rows: Sequence[Row]
+    rows: Sequence[ClientRow]
 
 
 def show(console: Console, sections: Sequence[Section], *, marks: bool) -> None:
@@ -146,7 +146,7 @@ def put(place: str, lines: Sequence[str]) -> None:
     DOCUMENT.write_text("\n".join([before + start, *lines, end]) + after)
 
 
-def _per_call(side: Side, calls: int) -> str:
+def _per_call(side: ClientRuns, calls: int) -> str:
     return f"{round(side.requests / calls, 2):,g}"
 
 

@@ -15,7 +15,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from rich.table import Table
 
 from bench import catalogs, chart, report
-from bench.catalogs import FEW, LANCE, LOTS, MANAGED, MANY, Server, table
+from bench.catalogs import FEW, LANCE, LOTS, MANAGED, MANY, MeasuredServer, table
 from bench.load import Measured
 from tests.live.committers import SCHEMA
 
@@ -31,11 +31,11 @@ HEADINGS = (
     *("ours, CPU µs", "theirs", "CPU ratio", "ours, median ms", "theirs"),
 )
 
-Runner = Callable[[Server, int, float], Measured]
+Runner = Callable[[MeasuredServer, int, float], Measured]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ServerCase:
     """What is measured: requests of a kind over some connections for some seconds."""
 
     title: str
@@ -44,7 +44,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Row:
+class ServerRow:
     """One case with one number of connections."""
 
     title: str
@@ -96,7 +96,7 @@ def loads(path: str) -> Runner:
 def commits(kind: str, properties: dict[str, str]) -> Runner:
     """So many commits on new tables, as their cost grows with the versions that a table has."""
 
-    def run(server: Server, connections: int, seconds: float) -> Measured:  # noqa: ARG001
+    def run(server: MeasuredServer, connections: int, seconds: float) -> Measured:  # noqa: ARG001
         return server.run(
             kind, server.new_tables(connections, properties), connections, requests=COMMITS // connections
         )
@@ -111,30 +111,32 @@ def creates(properties: dict[str, str]) -> Runner:
     return lambda server, connections, seconds: server.run("creates", [tables], connections, seconds=seconds, body=body)
 
 
-def cases(many: int) -> list[Case]:
+def cases(many: int) -> list[ServerCase]:
     """All of them."""
     few, lots = table(f"lance_{FEW}"), table(f"lance_{LOTS}")
     return [
-        Case(f"LoadTable, Lance, {FEW} version", loads(few), MARK),
-        Case(f"LoadTable, Lance, {LOTS} versions", loads(lots), MARK),
-        Case(f"LoadTable, Lance, {LOTS} versions, `snapshots=refs`", loads(f"{lots}?snapshots=refs"), MARK),
-        Case("LoadTable, Iceberg", loads(table("iceberg")), MARK),
-        Case("Commit of a version, Lance", commits("swaps", MANAGED), MARK),
-        Case("Commit of a property, Iceberg", commits("properties", {}), MARK),
-        Case("CreateTable, Lance", creates(LANCE)),
-        Case("CreateTable, Iceberg", creates({})),
-        Case(f"ListTables, {many:,} tables", loads(f"/namespaces/{MANY}/tables")),
+        ServerCase(f"LoadTable, Lance, {FEW} version", loads(few), MARK),
+        ServerCase(f"LoadTable, Lance, {LOTS} versions", loads(lots), MARK),
+        ServerCase(f"LoadTable, Lance, {LOTS} versions, `snapshots=refs`", loads(f"{lots}?snapshots=refs"), MARK),
+        ServerCase("LoadTable, Iceberg", loads(table("iceberg")), MARK),
+        ServerCase("Commit of a version, Lance", commits("swaps", MANAGED), MARK),
+        ServerCase("Commit of a property, Iceberg", commits("properties", {}), MARK),
+        ServerCase("CreateTable, Lance", creates(LANCE)),
+        ServerCase("CreateTable, Iceberg", creates({})),
+        ServerCase(f"ListTables, {many:,} tables", loads(f"/namespaces/{MANY}/tables")),
     ]
 
 
-def measure(pair: tuple[Server, Server], many: int, rounds: int, seconds: float, progress: Progress) -> list[Row]:
+def measure(
+    pair: tuple[MeasuredServer, MeasuredServer], many: int, rounds: int, seconds: float, progress: Progress
+) -> list[ServerRow]:
     """Every case, in turns; before the first round both are warmed up."""
     todo = [(case, connections) for case in cases(many) for connections in CONNECTIONS]
     task = progress.add_task("", total=len(todo))
     rows = []
     for case, connections in todo:
         progress.update(task, description=f"{case.title}, {connections} connections")
-        row = Row(case.title, connections, case.mark)
+        row = ServerRow(case.title, connections, case.mark)
         for server in pair:
             case.run(server, connections, seconds)
         for number in range(rounds):
@@ -146,7 +148,7 @@ def measure(pair: tuple[Server, Server], many: int, rounds: int, seconds: float,
     return rows
 
 
-def findings(rows: Sequence[Row], memory: tuple[float, float]) -> list[str]:
+def findings(rows: Sequence[ServerRow], memory: tuple[float, float]) -> list[str]:
     """What is expected besides the ratios, and what was missed."""
     found = {(row.title, row.connections): row for row in rows}
     few, refs = (f"LoadTable, Lance, {FEW} version", f"LoadTable, Lance, {LOTS} versions, `snapshots=refs`")
@@ -166,7 +168,7 @@ def findings(rows: Sequence[Row], memory: tuple[float, float]) -> list[str]:
     ]
 
 
-def show(console: Console, rows: Sequence[Row], lines: Sequence[str]) -> None:
+def show(console: Console, rows: Sequence[ServerRow], lines: Sequence[str]) -> None:
     """Print it."""
     shown = Table(title="lancehouse serve (ours) and Iceberg's reference server (theirs)", title_justify="left")
     for heading in HEADINGS:
@@ -178,7 +180,7 @@ def show(console: Console, rows: Sequence[Row], lines: Sequence[str]) -> None:
         console.print(line)
 
 
-def write(rows: Sequence[Row], lines: Sequence[str], rounds: int, seconds: float) -> None:
+def write(rows: Sequence[ServerRow], lines: Sequence[str], rounds: int, seconds: float) -> None:
     """Put table and picture into the documents."""
     bars = [(f"{row.title.replace('`', '')} ({row.connections})", row.ratio) for row in rows]
     PICTURE.write_text(chart.bars("Requests a second: ours / Iceberg's reference server (connections)", bars, MARK))

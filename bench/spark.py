@@ -21,10 +21,10 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from bench.commits import in_turn
 from bench.lance_spark import start_lance_spark
-from bench.spark_cases import BARE, LANCE_SPARK, OURS, PARQUET, PYLANCE, Case, cases, same
+from bench.spark_cases import BARE, LANCE_SPARK, OURS, PARQUET, PYLANCE, SparkCase, cases, same
 from bench.spark_data import FILES, Amount, Data, make
-from bench.spark_process import Answer, RefusedError, Worker, start
-from bench.spark_report import Cost, Level, Row, show, write
+from bench.spark_process import WorkAnswer, Worker, WorkRefusedError, start
+from bench.spark_report import Cost, RowsLevel, SparkRow, show, write
 
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,7 +43,7 @@ WARM = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SparkSize:
     """How much is measured."""
 
     amount: Amount
@@ -59,8 +59,8 @@ class Size:
     """One case for each way, and nothing to get warm."""
 
 
-FULL = Size(Amount(12_000_000, 1_000_000, 0.5), rounds=5, cores=(1, 2), minutes=22)
-QUICK = Size(Amount(98_304, 8_192, 0.002), rounds=1, cores=(2,), minutes=1, is_quick=True)
+FULL = SparkSize(Amount(12_000_000, 1_000_000, 0.5), rounds=5, cores=(1, 2), minutes=22)
+QUICK = SparkSize(Amount(98_304, 8_192, 0.002), rounds=1, cores=(2,), minutes=1, is_quick=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -91,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(rows, levels, size.amount)
 
 
-def measure(folder: Path, size: Size, progress: Progress) -> tuple[list[Row], list[Level]]:
+def measure(folder: Path, size: SparkSize, progress: Progress) -> tuple[list[SparkRow], list[RowsLevel]]:
     """Everything."""
-    began, rows, levels = time.monotonic(), list[Row](), list[Level]()
+    began, rows, levels = time.monotonic(), list[SparkRow](), list[RowsLevel]()
     with task(progress, "making rows", 1) as done:
         data = make(folder / "data", size.amount)
         small = None if size.is_quick else make(folder / "small", size.amount.part(WARM))
@@ -104,16 +104,16 @@ def measure(folder: Path, size: Size, progress: Progress) -> tuple[list[Row], li
     for number, cores in enumerate(size.cores, 1):
         until = began + size.minutes * 60 * sum(weights[:number]) / sum(weights)
         with sides(folder / f"cores-{cores}", cores, with_lance_spark=size.lance_spark) as workers:
-            bench = Bench(workers, scratch, cores, progress)
+            bench = SparkBench(workers, scratch, cores, progress)
             if small is not None:
-                bench.rounds([case for case in chosen(small, size) if case.is_warmed], 1, until, "warming up")
-            rows += bench.rounds(chosen(data, size), size.rounds, until, "measuring")
+                bench.rounds([case for case in choose_cases(small, size) if case.is_warmed], 1, until, "warming up")
+            rows += bench.rounds(choose_cases(data, size), size.rounds, until, "measuring")
             if number == len(size.cores):
                 levels = bench.grow(data, GROWTH, min(size.rounds, 3))
     return rows, levels
 
 
-def chosen(data: Data, size: Size) -> list[Case]:
+def choose_cases(data: Data, size: SparkSize) -> list[SparkCase]:
     """The cases that are measured."""
     wanted = [case for case in cases(data) if size.only in case.name or size.only == case.ours]
     return list({case.ours: case for case in reversed(wanted)}.values())[::-1] if size.is_quick else wanted
@@ -137,7 +137,7 @@ def sides(folder: Path, cores: int, *, with_lance_spark: bool) -> Iterator[dict[
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class SparkBench:
     """Processes that are asked in turns."""
 
     workers: Mapping[str, Worker]
@@ -145,9 +145,9 @@ class Bench:
     cores: int
     progress: Progress
 
-    def rounds(self, of: Sequence[Case], number: int, until: float, what: str) -> list[Row]:
+    def rounds(self, of: Sequence[SparkCase], number: int, until: float, what: str) -> list[SparkRow]:
         """Rounds of all cases, in each of them all sides, another one first each time; the first in any case."""
-        rows = [Row(case, self.cores) for case in of]
+        rows = [SparkRow(case, self.cores) for case in of]
         took = dict.fromkeys(range(len(rows)), 0.0)
         with task(self.progress, f"{self.cores} cores, {what}", number * len(rows)) as done:
             for turn in range(number):
@@ -159,14 +159,14 @@ class Bench:
                     done(row.case.name)
         return rows
 
-    def _round(self, row: Row, turn: int) -> None:
+    def _round(self, row: SparkRow, turn: int) -> None:
         found = {}
         for side in in_turn(list(row.case.sides), turn):
             if side not in self.workers or side in row.refused:
                 continue
             try:
                 answer, found[side] = self._once(row.case, side)
-            except RefusedError as error:
+            except WorkRefusedError as error:
                 if side != LANCE_SPARK:
                     raise
                 row.refused[side] = str(error)
@@ -175,7 +175,7 @@ class Bench:
         if wrong := [side for side, each in found.items() if not same(found[OURS], each)]:
             raise AssertionError(f"{row.case.name}: {wrong[0]} found {found[wrong[0]]}, but {OURS} {found[OURS]}")
 
-    def _once(self, case: Case, side: str) -> tuple[Answer, object]:
+    def _once(self, case: SparkCase, side: str) -> tuple[WorkAnswer, object]:
         worker = self.workers[side]
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             job = case.sides[side](Path(folder))
@@ -185,20 +185,20 @@ class Bench:
             answer = worker.ask(**job.question, times=case.times.get(side, 1))
             return answer, job.found(answer.found)
 
-    def grow(self, data: Data, parts: Sequence[int], rounds: int) -> list[Level]:
+    def grow(self, data: Data, parts: Sequence[int], rounds: int) -> list[RowsLevel]:
         """More and more rows, ingested and read by us."""
         spark = self.workers[OURS]
         files = sorted(map(str, data.files("four").glob("*.parquet")))
-        levels = [Level(data.amount.rows // part) for part in parts]
+        levels = [RowsLevel(data.amount.rows // part) for part in parts]
         with task(self.progress, "growing", rounds * len(levels)) as done:
             for _ in range(rounds):
                 for part, level in zip(parts, levels, strict=True):
                     with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-                        self._grown(spark, folder, files[: FILES // part], level)
+                        self._grow_table(spark, folder, files[: FILES // part], level)
                     done(f"{level.rows:,} rows")
         return levels
 
-    def _grown(self, spark: Worker, root: str, files: Sequence[str], level: Level) -> None:
+    def _grow_table(self, spark: Worker, root: str, files: Sequence[str], level: RowsLevel) -> None:
         at = {"root": root, "table": "t"}
         columns = ["id", "value", "text", "time"]
         questions = {
@@ -220,10 +220,10 @@ def task(progress: Progress, what: str, total: int) -> Iterator[Callable[[str], 
     """A line of the progress; the function that it gives says that a step is done."""
     number = progress.add_task(what, total=total)
 
-    def done(step: str) -> None:
+    def finish_step(step: str) -> None:
         progress.update(number, advance=1, description=f"{what}: {step}")
 
-    yield done
+    yield finish_step
     progress.update(number, description=f"{what}: done")
 
 

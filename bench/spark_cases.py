@@ -38,7 +38,7 @@ _numbers = count()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SideJob:
     """What one side does in one round; only `question` is timed."""
 
     question: Question
@@ -47,12 +47,12 @@ class Job:
     before: Sequence[Question] = ()
 
 
-Prepare = Callable[[Path], Job]
+Prepare = Callable[[Path], SideJob]
 """Make ready, in an empty folder that is removed afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SparkCase:
     """One piece of work."""
 
     name: str
@@ -70,7 +70,7 @@ class Case:
         return {side: mark for side, mark in MARKS.get(self.ours, {}).items() if side in self.sides}
 
 
-def cases(data: Data) -> list[Case]:
+def cases(data: Data) -> list[SparkCase]:
     """All of them, on these rows."""
     return [*_scans(data), *_counts(data), *_vectors(data), *_writes(data), *_changes(data)]
 
@@ -90,7 +90,7 @@ def same(one: Any, other: Any) -> bool:
 # Reading
 
 
-def _scans(data: Data) -> list[Case]:
+def _scans(data: Data) -> list[SparkCase]:
     few = f"id < {RANGE // 100}"
     schema = "id long, value double, text string, time timestamp"
     everything = {"sum": ["id", "value"], "max": ["time"], "count": ["text"]}
@@ -103,7 +103,7 @@ def _scans(data: Data) -> list[Case]:
 
 def _scan(
     data: Data, name: str, schema: str, measures: Mapping[str, list[str]], filter: str | None = None
-) -> list[Case]:
+) -> list[SparkCase]:
     then = [f"sum({column})" for column in measures["sum"]]
     then += [f"unix_micros(max({column}))" for column in measures["max"]]
     then += [f"count({column})" for column in measures["count"]]
@@ -112,7 +112,7 @@ def _scan(
     peers = {PARQUET: _sql(sql, _parquet(data, "four")), LANCE_SPARK: _in_lance_spark(data, sql, "four")}
     path, root = str(data.table("four")), str(data.lance)
     return [
-        Case(
+        SparkCase(
             name,
             AGGREGATE,
             {
@@ -121,7 +121,7 @@ def _scan(
                 PYLANCE: _call("aggregate", root=root, table="four", filter=filter, **measures),
             },
         ),
-        Case(
+        SparkCase(
             name,
             READ,
             {
@@ -132,7 +132,7 @@ def _scan(
     ]
 
 
-def _counts(data: Data) -> list[Case]:
+def _counts(data: Data) -> list[SparkCase]:
     made = []
     for name, where in (("count(*)", None), ("count of 1 %", f"id < {RANGE // 100}")):
         sql = f"SELECT count(*) FROM {{}}{f' WHERE {where}' if where else ''}"
@@ -142,11 +142,11 @@ def _counts(data: Data) -> list[Case]:
             LANCE_SPARK: _in_lance_spark(data, sql, "four"),
             PYLANCE: _call("count", root=str(data.lance), table="four", filter=where),
         }
-        made.append(Case(name, "count", sides, {} if where else {OURS: 20, PYLANCE: 20}))
+        made.append(SparkCase(name, "count", sides, {} if where else {OURS: 20, PYLANCE: 20}))
     return made
 
 
-def _vectors(data: Data) -> list[Case]:
+def _vectors(data: Data) -> list[SparkCase]:
     then, sql = ["sum(vector[0])"], "SELECT sum(vector[0]) FROM {}"
     sides = {
         OURS: _call("read", root=str(data.lance), table="vectors", columns=["vector"], then=then),
@@ -161,13 +161,13 @@ def _vectors(data: Data) -> list[Case]:
             then=then,
         ),
     }
-    return [Case(f"vectors, scan ({DIMENSION} × float32)", READ, sides)]
+    return [SparkCase(f"vectors, scan ({DIMENSION} × float32)", READ, sides)]
 
 
 # Writing
 
 
-def _writes(data: Data) -> list[Case]:
+def _writes(data: Data) -> list[SparkCase]:
     return [
         *_write(data, "write 4 columns", "four", "id"),
         *_write(data, "write vectors", "vectors", "id", {"vector": DIMENSION}),
@@ -175,31 +175,33 @@ def _writes(data: Data) -> list[Case]:
     ]
 
 
-def _write(data: Data, name: str, source: str, column: str, vectors: Mapping[str, int] | None = None) -> list[Case]:
+def _write(
+    data: Data, name: str, source: str, column: str, vectors: Mapping[str, int] | None = None
+) -> list[SparkCase]:
     files = str(data.files(source))
 
     def ours(how: str, **more: Any) -> Prepare:
-        return lambda folder: Job(
+        return lambda folder: SideJob(
             _question(how, root=str(folder), table="t", source=files, **more),
             lambda _: contents(folder / "t.lance", column),
         )
 
-    def pylance(folder: Path) -> Job:
+    def pylance(folder: Path) -> SideJob:
         made = folder / "t.lance"
-        return Job(_question("write", path=str(made), source=files), lambda _: contents(made, column))
+        return SideJob(_question("write", path=str(made), source=files), lambda _: contents(made, column))
 
-    def in_lance_spark(folder: Path) -> Job:
+    def in_lance_spark(folder: Path) -> SideJob:
         catalog, settings = _catalog(folder)
         sizes = ", ".join(f"'{each}.arrow.fixed-size-list.size' = '{size}'" for each, size in (vectors or {}).items())
         properties = f" TBLPROPERTIES ({sizes})" if sizes else ""
-        return Job(
+        return SideJob(
             {"sql": f"INSERT INTO {catalog}.t SELECT * FROM parquet.`{files}`"},
             lambda _: contents(folder / "t.lance", column),
             [*settings, {"sql": f"CREATE TABLE {catalog}.t ({_columns(data, source)}) USING lance{properties}"}],
         )
 
     return [
-        Case(
+        SparkCase(
             name,
             INGEST,
             {
@@ -209,7 +211,7 @@ def _write(data: Data, name: str, source: str, column: str, vectors: Mapping[str
                 PYLANCE: pylance,
             },
         ),
-        Case(name, "create", {OURS: ours("create", vectors=vectors or {})}),
+        SparkCase(name, "create", {OURS: ours("create", vectors=vectors or {})}),
     ]
 
 
@@ -221,7 +223,7 @@ def _columns(data: Data, table: str) -> str:
 
 def _rewritten(sql: str, column: str, filter: str | None = None) -> Prepare:
     """Parquet, of which nothing can be changed in its place."""
-    return lambda folder: Job(
+    return lambda folder: SideJob(
         {"sql": f"INSERT OVERWRITE DIRECTORY '{folder}/out' USING parquet {sql}"},
         lambda _: contents(folder / "out", column, filter),
     )
@@ -230,17 +232,17 @@ def _rewritten(sql: str, column: str, filter: str | None = None) -> Prepare:
 # Changing
 
 
-def _changes(data: Data) -> list[Case]:
+def _changes(data: Data) -> list[SparkCase]:
     return [_merge(data), _add_column(data), _compaction(data), _index(data)]
 
 
-def _merge(data: Data) -> Case:
+def _merge(data: Data) -> SparkCase:
     rows, files, new = str(data.files("merged")), data.files("lineitem"), f"l_comment = '{MERGED}'"
     on = " AND ".join(f"t.{key} = s.{key}" for key in KEY)
-    return Case(
+    return SparkCase(
         "merge of 1 % of lineitem",
         "merge",
-        _changed(
+        _change_copy(
             data,
             "lineitem",
             lambda place: contents(place, "l_orderkey", new),
@@ -259,12 +261,12 @@ def _merge(data: Data) -> Case:
     )
 
 
-def _add_column(data: Data) -> Case:
+def _add_column(data: Data) -> SparkCase:
     value = "cast(l_extendedprice AS double) * (1 - cast(l_discount AS double))"
-    return Case(
+    return SparkCase(
         "add a column to lineitem",
         "add_columns",
-        _changed(
+        _change_copy(
             data,
             "lineitem",
             lambda place: contents(place, "price"),
@@ -277,11 +279,11 @@ def _add_column(data: Data) -> Case:
     )
 
 
-def _compaction(data: Data) -> Case:
-    return Case(
+def _compaction(data: Data) -> SparkCase:
+    return SparkCase(
         "compaction of 64 pieces",
         "compact",
-        _changed(
+        _change_copy(
             data,
             "pieces",
             lambda place: contents(place, "id"),
@@ -292,19 +294,21 @@ def _compaction(data: Data) -> Case:
     )
 
 
-def _index(data: Data) -> Case:
+def _index(data: Data) -> SparkCase:
     partitions = max(1, min(256, data.amount.vectors // 4096))
     params = {"num_partitions": partitions, "num_sub_vectors": DIMENSION // 8}
 
-    def indexed(place: Path) -> list[Any]:
+    def list_indices(place: Path) -> list[Any]:
         table = lance.dataset(str(place))
         return [(each.name, each.num_rows_indexed) for each in table.describe_indices()]
 
-    made = _changed(data, "vectors", indexed, None, None, "create_index", column="vector", kind="IVF_PQ", params=params)
-    return Case("vector index, IVF_PQ", "create_index", made, is_warmed=False)
+    made = _change_copy(
+        data, "vectors", list_indices, None, None, "create_index", column="vector", kind="IVF_PQ", params=params
+    )
+    return SparkCase("vector index, IVF_PQ", "create_index", made, is_warmed=False)
 
 
-def _changed(
+def _change_copy(
     data: Data,
     table: str,
     found: Callable[[Path], Any],
@@ -327,26 +331,26 @@ def _changed(
         of: arguments of the call.
     """
 
-    def ours(folder: Path) -> Job:
-        made = _linked(data.table(table), folder)
-        return Job(_question(call, root=str(folder), table="t", **of), lambda _: found(made))
+    def ours(folder: Path) -> SideJob:
+        made = _link_copy(data.table(table), folder)
+        return SideJob(_question(call, root=str(folder), table="t", **of), lambda _: found(made))
 
-    def pylance(folder: Path) -> Job:
-        made = _linked(data.table(table), folder)
-        return Job(_question(call, path=str(made), **of), lambda _: found(made))
+    def pylance(folder: Path) -> SideJob:
+        made = _link_copy(data.table(table), folder)
+        return SideJob(_question(call, path=str(made), **of), lambda _: found(made))
 
-    def in_lance_spark(folder: Path) -> Job:
+    def in_lance_spark(folder: Path) -> SideJob:
         assert sql
-        made = _linked(data.table(table), folder)
+        made = _link_copy(data.table(table), folder)
         catalog, settings = _catalog(folder)
         texts = [text.format(f"{catalog}.t", catalog) for text in (*before, sql)]
-        return Job({"sql": texts[-1]}, lambda _: found(made), [*settings, *({"sql": text} for text in texts[:-1])])
+        return SideJob({"sql": texts[-1]}, lambda _: found(made), [*settings, *({"sql": text} for text in texts[:-1])])
 
     sides = {OURS: ours, PARQUET: parquet, LANCE_SPARK: in_lance_spark if sql else None, PYLANCE: pylance}
     return {side: prepare for side, prepare in sides.items() if prepare}
 
 
-def _linked(table: Path, folder: Path) -> Path:
+def _link_copy(table: Path, folder: Path) -> Path:
     """A copy of a table: its files never change."""
     made = folder / "t.lance"
     shutil.copytree(table, made, copy_function=os.link)
@@ -361,11 +365,11 @@ def _question(name: str, **of: Any) -> Question:
 
 
 def _call(name: str, **of: Any) -> Prepare:
-    return lambda _: Job(_question(name, **of), lambda found: found)
+    return lambda _: SideJob(_question(name, **of), lambda found: found)
 
 
 def _sql(text: str, table: str) -> Prepare:
-    return lambda _: Job({"sql": text.format(table)}, _first)
+    return lambda _: SideJob({"sql": text.format(table)}, _first)
 
 
 def _parquet(data: Data, name: str) -> str:
@@ -373,9 +377,9 @@ def _parquet(data: Data, name: str) -> str:
 
 
 def _in_lance_spark(data: Data, text: str, table: str) -> Prepare:
-    def prepare(_: Path) -> Job:
+    def prepare(_: Path) -> SideJob:
         catalog, settings = _catalog(data.lance)
-        return Job({"sql": text.format(f"{catalog}.{table}")}, _first, settings)
+        return SideJob({"sql": text.format(f"{catalog}.{table}")}, _first, settings)
 
     return prepare
 

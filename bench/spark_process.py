@@ -16,12 +16,12 @@ END_S = 60
 """How long a process may take to end when it has nothing more to do."""
 
 
-class RefusedError(RuntimeError):
+class WorkRefusedError(RuntimeError):
     """What was asked cannot be done there; says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkAnswer:
     """What came of a question, and what it took."""
 
     found: Any
@@ -37,7 +37,7 @@ class Worker:
         self._process = process
         self._log = log
 
-    def ask(self, **question: Any) -> Answer:
+    def ask(self, **question: Any) -> WorkAnswer:
         """Have it do something.
 
         Raises:
@@ -51,14 +51,14 @@ class Worker:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise self._gone() from error
+            raise self._exit_error() from error
         line = self._process.stdout.readline()
         if not line:
-            raise self._gone()
+            raise self._exit_error()
         answer = json.loads(line)
         if "error" in answer:
-            raise RefusedError(answer["error"])
-        return Answer(answer["found"], answer["seconds"], _cpu_s(self._process.pid) - before)
+            raise WorkRefusedError(answer["error"])
+        return WorkAnswer(answer["found"], answer["seconds"], _cpu_s(self._process.pid) - before)
 
     def forget_peak(self) -> None:
         """Let the memory that it needs at most be counted from now on."""
@@ -69,7 +69,7 @@ class Worker:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
-    def _gone(self) -> RuntimeError:
+    def _exit_error(self) -> RuntimeError:
         return RuntimeError(f"the process is gone; its log ends:\n{self._log.read_text(errors='replace')[-4000:]}")
 
 

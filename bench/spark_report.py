@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import chart, report
-from bench.spark_cases import OURS, PEERS, Case
+from bench.spark_cases import OURS, PEERS, SparkCase
 from bench.spark_data import Amount
-from bench.spark_process import Answer
+from bench.spark_process import WorkAnswer
 
 PICTURE = report.DOCUMENT.with_name("benchmarks-spark.svg")
 PACKAGES = ("lancehouse", "pyspark", "pylance", "pyarrow")
@@ -23,12 +23,12 @@ LINEAR, FLAT = 1.15, 1.15
 
 
 @dataclass(slots=True)
-class Row:
+class SparkRow:
     """One case on so many cores, by each side."""
 
-    case: Case
+    case: SparkCase
     cores: int
-    runs: dict[str, list[Answer]] = field(default_factory=dict)
+    runs: dict[str, list[WorkAnswer]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """Why a side has no runs."""
 
@@ -82,7 +82,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class RowsLevel:
     """What so many rows take, by operation."""
 
     rows: int
@@ -93,12 +93,12 @@ class Level:
         return median(self.costs[operation].seconds) / self.rows * 1e6
 
 
-def growth_headings(levels: Sequence[Level]) -> list[str]:
+def growth_headings(levels: Sequence[RowsLevel]) -> list[str]:
     """Of the table of what grows."""
     return ["operation", *(f"{level.rows:,} rows" for level in levels), "time for a row", "driver's memory"]
 
 
-def growth_cells(levels: Sequence[Level]) -> list[list[str]]:
+def growth_cells(levels: Sequence[RowsLevel]) -> list[list[str]]:
     """How time and memory grow with the rows."""
     cells = []
     for operation in levels[0].costs if levels else ():
@@ -118,14 +118,14 @@ def growth_cells(levels: Sequence[Level]) -> list[list[str]]:
     return cells
 
 
-def growth(levels: Sequence[Level], operation: str) -> tuple[float, float]:
+def growth(levels: Sequence[RowsLevel], operation: str) -> tuple[float, float]:
     """How many times as long a row takes, and as much memory the driver, with the most rows as with the fewest."""
     few, many = levels[0], levels[-1]
     memory = many.costs[operation].driver_mb / few.costs[operation].driver_mb
     return many.per_million(operation) / few.per_million(operation), memory
 
 
-def findings(rows: Sequence[Row], levels: Sequence[Level]) -> list[str]:
+def findings(rows: Sequence[SparkRow], levels: Sequence[RowsLevel]) -> list[str]:
     """Each mark, met or missed; and what a side cannot do."""
     lines = [
         f"- {'Met' if row.is_met(side) else '**Missed**'}: {row.case.name}, `{row.case.ours}`, {_cores(row.cores)}: "
@@ -145,7 +145,7 @@ def findings(rows: Sequence[Row], levels: Sequence[Level]) -> list[str]:
     return lines
 
 
-def tables(rows: Sequence[Row], levels: Sequence[Level]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+def tables(rows: Sequence[SparkRow], levels: Sequence[RowsLevel]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """All tables, each with a title and headings."""
     made: list[tuple[str, Sequence[str], list[list[str]]]] = []
     for cores in dict.fromkeys(row.cores for row in rows):
@@ -159,7 +159,7 @@ def tables(rows: Sequence[Row], levels: Sequence[Level]) -> list[tuple[str, Sequ
     return made
 
 
-def show(console: Console, rows: Sequence[Row], levels: Sequence[Level], *, marks: bool) -> None:
+def show(console: Console, rows: Sequence[SparkRow], levels: Sequence[RowsLevel], *, marks: bool) -> None:
     """Print it; the marks if they mean something at this size."""
     for title, headings, cells in tables(rows, levels):
         shown = Table(title=title, title_justify="left")
@@ -173,7 +173,7 @@ def show(console: Console, rows: Sequence[Row], levels: Sequence[Level], *, mark
         console.print(_bare(line), markup=False)
 
 
-def write(rows: Sequence[Row], levels: Sequence[Level], amount: Amount) -> None:
+def write(rows: Sequence[SparkRow], levels: Sequence[RowsLevel], amount: Amount) -> None:
     """Put tables and picture into the documents."""
     rounds = [len(row.runs[OURS]) for row in rows]
     most = max(row.cores for row in rows)

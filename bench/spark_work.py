@@ -78,7 +78,7 @@ class Ours:
             for batch in batches:
                 for number in batch.column(0).to_numpy():
                     of = [dataset.get_fragment(fragments[number])]
-                    yield from map(listed, dataset.scanner(list(columns), filter, fragments=of).to_batches())
+                    yield from map(vectors_to_lists, dataset.scanner(list(columns), filter, fragments=of).to_batches())
 
         frame = self._spark.range(0, len(fragments), 1, len(fragments)).mapInArrow(run, schema)
         return plain(frame.selectExpr(*then).first())
@@ -98,7 +98,7 @@ class Ours:
         return float(most) / 2**20
 
 
-def listed(batch: pa.RecordBatch) -> pa.RecordBatch:
+def vectors_to_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Spark has no vectors."""
     columns = [
         column.cast(pa.list_(column.type.value_type)) if isinstance(column.type, pa.FixedSizeListType) else column

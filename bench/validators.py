@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from lancehouse.catalog.iceberg import metadata_parser
+from lancehouse.catalog.iceberg import tables
 
 Int = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Long = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -69,7 +69,7 @@ class Map(Strict):
     value_required: bool
 
 
-class Schema(Struct):
+class StrictSchema(Struct):
     """A schema."""
 
     schema_id: Int = 0
@@ -113,7 +113,7 @@ class SnapshotLogEntry(Strict):
     timestamp_ms: Long
 
 
-class TableMetadata(Strict):
+class StrictTableMetadata(Strict):
     """The metadata of a table."""
 
     format_version: Literal[1, 2, 3]
@@ -122,7 +122,7 @@ class TableMetadata(Strict):
     last_sequence_number: Long
     last_updated_ms: Long
     last_column_id: Int
-    schemas: list[Schema]
+    schemas: list[StrictSchema]
     current_schema_id: Int
     partition_specs: list[Layout]
     default_spec_id: Int
@@ -186,7 +186,7 @@ def document(columns: int, snapshots: int) -> bytes:
 
 def with_pydantic(raw: bytes) -> dict[str, Any]:
     """Validate, and return JSON again, on which the updates of a commit work."""
-    return TableMetadata.model_validate_json(raw).model_dump(by_alias=True, exclude_none=True)
+    return StrictTableMetadata.model_validate_json(raw).model_dump(by_alias=True, exclude_none=True)
 
 
 def measure_ms(call: Callable[[bytes], object], raw: bytes, rounds: int) -> float:
@@ -211,7 +211,7 @@ def main() -> None:
         count = max(10, rounds * 10_000 // len(raw))
         ours, theirs, shape = (
             measure_ms(call, raw, count)
-            for call in (metadata_parser.parse_metadata, with_pydantic, TableMetadata.model_validate_json)
+            for call in (tables.parse_metadata, with_pydantic, StrictTableMetadata.model_validate_json)
         )
         again = max(0, theirs - shape)
         cells = (columns, snapshots, f"{len(raw) / 1000:.0f}", f"{ours:.2f}", f"{theirs:.2f}", f"{again:.2f}")

@@ -30,7 +30,7 @@ Commit = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class BenchTable:
     """How to reach a table: by its path, or by its name in a catalog."""
 
     id: Sequence[str]
@@ -42,7 +42,7 @@ class Table:
         """Of the catalog."""
         return connect(self.impl, dict(self.properties)) if self.impl else None
 
-    def create(self) -> Table:
+    def create(self) -> BenchTable:
         """Make it, with a first version."""
         self.write(self.client(), "create")
         return self
@@ -64,10 +64,10 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WriterWork:
     """What a writer does again and again."""
 
-    table: Table
+    table: BenchTable
     mode: Mode = "append"
     held: bool = False
     """With a dataset that it holds, instead of by path or name each time."""
@@ -82,7 +82,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WriterRun:
     """What one writer did."""
 
     started: float
@@ -120,12 +120,12 @@ class Writers:
             process.join()
 
     @contextmanager
-    def on(self, work: Work, number: int) -> Iterator[Callable[[int], list[Run]]]:
+    def on(self, work: WriterWork, number: int) -> Iterator[Callable[[int], list[WriterRun]]]:
         """Some of them, ready; the function has them make that many commits together, and can be called again."""
         taken = [self._idle.pop() for _ in range(number)]
         _ask(taken, work)
 
-        def run(commits: int) -> list[Run]:
+        def run(commits: int) -> list[WriterRun]:
             self._left.value = commits
             return _ask(taken, True)
 
@@ -134,7 +134,7 @@ class Writers:
         self._idle += taken
 
 
-def _ask(taken: Sequence[Connection], what: object) -> list[Run]:
+def _ask(taken: Sequence[Connection], what: object) -> list[WriterRun]:
     """Tell it to all, then hear all; an `EOFError` is a writer that died, whose reason is on the standard error."""
     for connection in taken:
         connection.send(what)
@@ -145,7 +145,7 @@ def _serve(connection: Connection, left: Synchronized[int]) -> None:
     """A writer, as long as somebody is at the other end."""
     try:
         while True:
-            work: Work = connection.recv()
+            work: WriterWork = connection.recv()
             commit = work.begin()
             connection.send(None)
             while connection.recv():
@@ -155,7 +155,7 @@ def _serve(connection: Connection, left: Synchronized[int]) -> None:
         return
 
 
-def _run(commit: Commit, left: Synchronized[int]) -> Run:
+def _run(commit: Commit, left: Synchronized[int]) -> WriterRun:
     """Commit as long as there is something left to do."""
     commits: list[tuple[float, float]] = []
     failures = 0
@@ -171,7 +171,7 @@ def _run(commit: Commit, left: Synchronized[int]) -> Run:
                     raise
                 failures += 1
         commits.append((begun, time.monotonic()))
-    return Run(started, time.monotonic(), time.process_time() - cpu, commits, failures)
+    return WriterRun(started, time.monotonic(), time.process_time() - cpu, commits, failures)
 
 
 def _take(left: Synchronized[int]) -> bool:

@@ -76,7 +76,7 @@ def tell(story: Story, catalog: LanceCatalog) -> list[list[Any]]:
 def colours(batch: pa.RecordBatch) -> pa.Array[Any]:
     """The features of a batch of images: this runs in Spark's tasks, in Arrow."""
     images: list[Any] = batch["image"].to_pylist()
-    tiles = [mean_colours(decoded(image)) for image in images]
+    tiles = [mean_colours(decode_png(image)) for image in images]
     vectors = np.concatenate(tiles or [np.zeros(0, np.float32)])
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), GRID * GRID * 3)
 
@@ -100,7 +100,7 @@ def paint(folder: Path) -> int:
         for number in range(EACH):
             painted = painter(chance, down[..., None], across[..., None]) + chance.normal(0, 0.02, (SIDE, SIDE, 3))
             file = folder / scene / f"{number:02}.png"
-            file.write_bytes(encoded((painted.clip(0, 1) * 255).astype(np.uint8)))
+            file.write_bytes(encode_png((painted.clip(0, 1) * 255).astype(np.uint8)))
     return len(SCENES) * EACH
 
 
@@ -139,7 +139,7 @@ SCENES: dict[str, Painter] = {"sunset": sunset, "forest": forest, "sea": sea, "n
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def encoded(pixels: Pixels) -> bytes:
+def encode_png(pixels: Pixels) -> bytes:
     """Pixels as a PNG file of 8 bits for each of red, green and blue."""
     height, width, _ = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
@@ -152,8 +152,8 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def decoded(image: bytes) -> Pixels:
-    """The pixels of a file that `encoded` made; a real one would be read with Pillow."""
+def decode_png(image: bytes) -> Pixels:
+    """The pixels of a file that `encode_png` made; a real one would be read with Pillow."""
     width, height = struct.unpack(">II", image[16:24])
     data, at = b"", len(SIGNATURE)
     while at < len(image):
@@ -170,7 +170,7 @@ def decoded(image: bytes) -> Pixels:
 
 def thumbnail(hit: Any) -> Panel:
     """An image in a few characters, each of which shows two pixels."""
-    small = decoded(hit["image"])[:: SIDE // 16, :: SIDE // 16]
+    small = decode_png(hit["image"])[:: SIDE // 16, :: SIDE // 16]
     text = Text()
     for upper, lower in zip(small[::2], small[1::2], strict=True):
         for above, below in zip(upper.tolist(), lower.tolist(), strict=True):

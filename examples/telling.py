@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from lancehouse.spark import LanceCatalog
 from lancehouse.spark.engine import watch_tasks
-from lancehouse.spark.quiet_session import quiet_session
+from lancehouse.spark.session import quiet_session
 from tests.servers.lancehouse import start_lancehouse
 
 CORES = 2

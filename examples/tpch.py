@@ -23,7 +23,7 @@ from rich.table import Table
 
 from lancehouse import IcebergNamespace
 from lancehouse.spark import LanceCatalog
-from lancehouse.spark.quiet_session import quiet_session
+from lancehouse.spark.session import quiet_session
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.spark.tpch import QUERIES, TABLES, generate
 

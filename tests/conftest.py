@@ -107,7 +107,7 @@ def reference(reference_server: Reference) -> str:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def lancehouse_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`lancehouse serve` on SQLite; it is shared, so take names that no other test takes."""
     with start_lancehouse(tmp_path_factory.mktemp("served")) as server:
         yield server

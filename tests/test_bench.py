@@ -17,13 +17,13 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import chart, commits, gateway_report, report, spark, spark_report
-from bench.commits import FOREIGN, PLAIN, SQLITE, Curve, Level, Place, Round, Row
+from bench.commits import FOREIGN, PLAIN, SQLITE, CommitsRow, CommitTarget, Curve, Round, VersionsLevel
 from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, REFERENCE, WAREHOUSE, WIRE
-from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, Case, cases, same
+from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, SparkCase, cases, same
 from bench.spark_data import Amount, Contents, Data
-from bench.spark_process import Answer
+from bench.spark_process import WorkAnswer
 from bench.spark_report import Cost
-from bench.writers import Run, Table
+from bench.writers import BenchTable, WriterRun
 
 ROOT = Path(__file__).parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -84,21 +84,21 @@ def test_spark_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
 def test_every_commit_must_be_there_once(
     rows: int, versions: int, given_up: int, is_right: bool, tmp_path: Path
 ) -> None:
-    table = Table([str(tmp_path / "t")]).create()
+    table = BenchTable([str(tmp_path / "t")]).create()
     table.write(None, "append")
     with nullcontext() if is_right else pytest.raises(AssertionError, match="here: version 2 with 200 rows"):
-        commits.check(Place("here", lambda: table), table, rows=rows, versions=versions, given_up=given_up)
+        commits.check(CommitTarget("here", lambda: table), table, rows=rows, versions=versions, given_up=given_up)
 
 
 def one(rate: float, writers: int = 1) -> Round:
     """Writers that each made ten commits, as fast as it takes for so many a second together."""
     step = writers / rate
     made = [(number * step, (number + 1) * step) for number in range(10)]
-    return Round([Run(0.0, 10 * step, 0.5, made) for _ in range(writers)], 0.1)
+    return Round([WriterRun(0.0, 10 * step, 0.5, made) for _ in range(writers)], 0.1)
 
 
 def curve(place: str, growth: float) -> Curve:
-    return Curve(place, [Level(1, [], [0.01]), Level(1000, [0.01 * growth], [0.01])])
+    return Curve(place, [VersionsLevel(1, [], [0.01]), VersionsLevel(1000, [0.01 * growth], [0.01])])
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,18 @@ def curve(place: str, growth: float) -> Curve:
     ],
 )
 def test_marks(ours: float, growths: tuple[float, float], missed: list[str]) -> None:
-    plain = Row(PLAIN, "by name", 1, None, [one(100.0)])
-    row = Row(SQLITE, "by name", 1, plain, [one(ours)])
+    plain = CommitsRow(PLAIN, "by name", 1, None, [one(100.0)])
+    row = CommitsRow(SQLITE, "by name", 1, plain, [one(ours)])
     curves = [curve(PLAIN, growths[0]), curve(SQLITE, growths[1]), curve(FOREIGN, 3.0)]
     assert commits.findings([plain, row], curves, commits.FULL) == [f"- Missed: {line}." for line in missed]
     assert ("✗" in row.cells()[5]) is (ours < 50)
 
 
 def test_a_rate_ends_when_a_writer_has_nothing_left_to_do() -> None:
-    slow, fast = Run(0.0, 9.0, 0.0, [(0.0, 1.0), (1.0, 9.0)]), Run(0.0, 2.0, 0.0, [(0.0, 0.5), (0.5, 1.0), (1.0, 2.0)])
+    slow, fast = (
+        WriterRun(0.0, 9.0, 0.0, [(0.0, 1.0), (1.0, 9.0)]),
+        WriterRun(0.0, 2.0, 0.0, [(0.0, 0.5), (0.5, 1.0), (1.0, 2.0)]),
+    )
     assert Round([slow, fast], 0.0).rate == 4 / 2.0
 
 
@@ -127,8 +130,8 @@ def test_what_was_found_is_put_into_its_place(tmp_path: Path, monkeypatch: pytes
     document.write_text(report.DOCUMENT.read_text())
     monkeypatch.setattr(report, "DOCUMENT", document)
     monkeypatch.setattr(commits, "PICTURE", picture)
-    plain = Row(PLAIN, "by name", 8, None, [one(160.0, 8)])
-    row = Row(SQLITE, "by name", 8, plain, [one(80.0, 8)])
+    plain = CommitsRow(PLAIN, "by name", 8, None, [one(160.0, 8)])
+    row = CommitsRow(SQLITE, "by name", 8, plain, [one(80.0, 8)])
     commits.write([plain, row], [curve(PLAIN, 1.0), curve(SQLITE, 1.2), curve(FOREIGN, 3.0)], commits.FULL)
     section = document.read_text().partition("<!-- bench-commits: start -->")[2]
     assert "| ours, SQLite | by name | 8 | 80 | **2.00** | – | 100.0 | 100 | 50.0 | 1.2 | 0 |" in section
@@ -143,32 +146,32 @@ def test_lines_that_end_together_have_names_that_can_be_read() -> None:
     assert [round(later - earlier) for earlier, later in pairwise(heights)] == [16, 16]
 
 
-def took(seconds: float) -> list[Answer]:
-    return [Answer(None, seconds, seconds * 2)] * 3
+def took(seconds: float) -> list[WorkAnswer]:
+    return [WorkAnswer(None, seconds, seconds * 2)] * 3
 
 
-def measured(ours: str = "ingest", **seconds: float) -> spark_report.Row:
+def measured_row(ours: str = "ingest", **seconds: float) -> spark_report.SparkRow:
     names = {"parquet": PARQUET, "lance_spark": LANCE_SPARK, "pylance": PYLANCE}
     runs = {OURS: took(2.0), **{names[side]: took(each) for side, each in seconds.items()}}
-    return spark_report.Row(Case("write", ours, dict.fromkeys(runs, None)), 2, runs)  # type: ignore[arg-type]
+    return spark_report.SparkRow(SparkCase("write", ours, dict.fromkeys(runs, None)), 2, runs)  # type: ignore[arg-type]
 
 
-def level(rows: int, seconds: float, memory: float) -> spark_report.Level:
-    return spark_report.Level(rows, {"ingest": Cost([seconds], memory, 100.0)})
+def level(rows: int, seconds: float, memory: float) -> spark_report.RowsLevel:
+    return spark_report.RowsLevel(rows, {"ingest": Cost([seconds], memory, 100.0)})
 
 
 @pytest.mark.parametrize(
     ("row", "met"),
     [
-        (measured(parquet=6.0, lance_spark=4.0), {PARQUET: True, LANCE_SPARK: True}),
-        (measured(parquet=5.9, lance_spark=3.9), {PARQUET: False, LANCE_SPARK: False}),
-        (measured(parquet=6.0), {PARQUET: True}),
-        (measured("aggregate", pylance=1.4, parquet=0.1), {PYLANCE: True}),
-        (measured("aggregate", pylance=1.3, parquet=0.1), {PYLANCE: False}),
-        (measured("merge", pylance=0.1, parquet=0.1), {}),
+        (measured_row(parquet=6.0, lance_spark=4.0), {PARQUET: True, LANCE_SPARK: True}),
+        (measured_row(parquet=5.9, lance_spark=3.9), {PARQUET: False, LANCE_SPARK: False}),
+        (measured_row(parquet=6.0), {PARQUET: True}),
+        (measured_row("aggregate", pylance=1.4, parquet=0.1), {PYLANCE: True}),
+        (measured_row("aggregate", pylance=1.3, parquet=0.1), {PYLANCE: False}),
+        (measured_row("merge", pylance=0.1, parquet=0.1), {}),
     ],
 )
-def test_marks_of_spark(row: spark_report.Row, met: dict[str, bool]) -> None:
+def test_marks_of_spark(row: spark_report.SparkRow, met: dict[str, bool]) -> None:
     assert {side: row.is_met(side) for side in row.marks} == met
     assert [line.startswith("- Met") for line in spark_report.findings([row], [])] == list(met.values())
 
@@ -201,7 +204,7 @@ def test_what_spark_found_is_put_into_its_place(tmp_path: Path, monkeypatch: pyt
     document.write_text(report.DOCUMENT.read_text())
     monkeypatch.setattr(report, "DOCUMENT", document)
     monkeypatch.setattr(spark_report, "PICTURE", picture)
-    row = measured(parquet=6.2, pylance=1.0)
+    row = measured_row(parquet=6.2, pylance=1.0)
     row.refused[LANCE_SPARK] = "it cannot\nat all"
     spark_report.write([row], [level(1000, 1.0, 100.0), level(4000, 4.0, 100.0)], Amount(12, 1, 0.5))
     section = document.read_text().partition("<!-- bench-spark: start -->")[2].partition("<!-- bench-spark: end")[0]
@@ -214,8 +217,8 @@ def test_what_spark_found_is_put_into_its_place(tmp_path: Path, monkeypatch: pyt
 
 def test_a_quick_run_has_one_case_for_each_way(tmp_path: Path) -> None:
     data = Data(tmp_path, spark.QUICK.amount)
-    assert len(spark.chosen(data, spark.QUICK)) == len({case.ours for case in cases(data)})
-    assert [case.name for case in spark.chosen(data, replace(spark.FULL, only="compact"))] == [
+    assert len(spark.choose_cases(data, spark.QUICK)) == len({case.ours for case in cases(data)})
+    assert [case.name for case in spark.choose_cases(data, replace(spark.FULL, only="compact"))] == [
         "compaction of 64 pieces"
     ]
 
@@ -233,10 +236,10 @@ def test_the_gateway_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -> gateway_report.Row:
+def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -> gateway_report.GatewayRow:
     sides = {"direct": DIRECT, "gateway": GATEWAY, "adapter": ADAPTER, "wire": WIRE}
-    runs = {sides[name]: [gateway_report.Run(each, each / 2, peak_mb)] for name, each in seconds.items()}
-    return gateway_report.Row(catalog, "Operation", 1, size, runs)
+    runs = {sides[name]: [gateway_report.GatewayRun(each, each / 2, peak_mb)] for name, each in seconds.items()}
+    return gateway_report.GatewayRow(catalog, "Operation", 1, size, runs)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -
         (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.8), ["1.20 instead of 1.15 times direct + wire"]),
     ],
 )
-def test_marks_of_the_gateway(row: gateway_report.Row, missed: list[str]) -> None:
+def test_marks_of_the_gateway(row: gateway_report.GatewayRow, missed: list[str]) -> None:
     first, *others = gateway_report.findings([row])
     assert "100 MB (expected under 300: met)" in first
     assert [line.partition(": ")[2].partition(": ")[2].rstrip(".") for line in others] == missed

@@ -7,7 +7,7 @@ import pytest
 from lancehouse.caches import BoundedCache
 
 
-def known(recent: BoundedCache[str, int], names: str) -> str:
+def cached_names(recent: BoundedCache[str, int], names: str) -> str:
     return "".join(name for name in names if name in recent)
 
 
@@ -41,7 +41,7 @@ def test_the_oldest_is_forgotten(learnt: str, left: str) -> None:
     recent: BoundedCache[str, int] = BoundedCache(3)
     for number, name in enumerate(learnt):
         recent.put(name, number)
-    assert known(recent, "abcdef") == "".join(sorted(left))
+    assert cached_names(recent, "abcdef") == "".join(sorted(left))
     assert [recent.get(name) for name in left] == [learnt.rindex(name) for name in left]
 
 
@@ -54,7 +54,7 @@ def test_forgetting() -> None:
     assert "a" not in recent
     recent.put("b", 2)
     recent.put("c", 3)
-    assert known(recent, "abc") == "bc"
+    assert cached_names(recent, "abc") == "bc"
 
 
 def test_many_threads() -> None:

@@ -35,22 +35,22 @@ def test_the_readme_example(reference: str, tmp_path: Path) -> None:
     assert found["docs"].count_rows() == 3  # type: ignore[attr-defined]
 
 
-def test_the_example_of_the_server(served: Served) -> None:
+def test_the_example_of_the_server(lancehouse_server: Served) -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "server.md").read_text(), re.S)
     assert block
-    code = block[1].replace("http://127.0.0.1:8181/iceberg", served.iceberg).replace("db", "example")
+    code = block[1].replace("http://127.0.0.1:8181/iceberg", lancehouse_server.iceberg).replace("db", "example")
     *lines, last = code.strip().splitlines()
     found: dict[str, object] = {}
     exec("\n".join([*lines, f"rows = {last}"]), found)
     assert found["rows"] == pa.table({"id": [2, 3]})
 
 
-@pytest.mark.parametrize("server", ["served", "reference"])
+@pytest.mark.parametrize("server", ["lancehouse_server", "reference"])
 def test_the_examples_of_commits(
     server: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = request.getfixturevalue(server)
-    endpoint, warehouse = (started.iceberg, started.warehouse) if server == "served" else (started, "wh")
+    endpoint, warehouse = (started.iceberg, started.warehouse) if server == "lancehouse_server" else (started, "wh")
     page = (ROOT / "docs" / "commits.md").read_text()
     page = page.replace("http://127.0.0.1:8181/iceberg", endpoint).replace('["main", ', f'["{warehouse}", ')
     monkeypatch.chdir(tmp_path)  # where tables lie on a server that says nothing of it
@@ -86,10 +86,10 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 80
 
 
-def test_the_quick_start(served: Served) -> None:
+def test_the_quick_start(lancehouse_server: Served) -> None:
     page = (ROOT / "docs" / "index.md").read_text()
-    page = page.replace("http://127.0.0.1:8181/iceberg", served.iceberg).replace(
-        '["main", ', f'["{served.warehouse}", '
+    page = page.replace("http://127.0.0.1:8181/iceberg", lancehouse_server.iceberg).replace(
+        '["main", ', f'["{lancehouse_server.warehouse}", '
     )
     found: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.S):
@@ -97,7 +97,7 @@ def test_the_quick_start(served: Served) -> None:
     assert found["found"]["text"].to_pylist() == ["second", "second"]
     (commands,) = re.findall(r"```bash\n(.*?)```", page, re.S)
     for command in commands.splitlines():
-        done = CliRunner().invoke(main, command.replace(" main.", f" {served.warehouse}.").split()[1:])
+        done = CliRunner().invoke(main, command.replace(" main.", f" {lancehouse_server.warehouse}.").split()[1:])
         assert done.exit_code == 0, done.output
 
 

@@ -26,7 +26,7 @@ def cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def shown(notebook: NotebookNode) -> list[Any]:
+def cell_outputs(notebook: NotebookNode) -> list[Any]:
     """Of each cell, what it prints and what it gives."""
     return [
         [output.get("text") or output.get("data", {}).get("text/plain") for output in cell.outputs]
@@ -34,17 +34,17 @@ def shown(notebook: NotebookNode) -> list[Any]:
     ]
 
 
-def left(folder: Path) -> list[str]:
+def remaining_processes(folder: Path) -> list[str]:
     """Processes that have a folder in their command line, and do not end by themselves: a Java takes a moment."""
     deadline = monotonic() + PATIENCE_S
-    while found := [line for line in listed() if str(folder) in line]:
+    while found := [line for line in list_processes() if str(folder) in line]:
         if monotonic() > deadline:
             break
         sleep(0.2)
     return found
 
 
-def listed() -> list[str]:
+def list_processes() -> list[str]:
     done = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,args="], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
@@ -57,8 +57,8 @@ def test_all_are_here() -> None:
 def test_it_runs(file: Path, tmp_path: Path) -> None:
     found = execute(file, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("lancehouse")] == []
-    assert left(tmp_path) == []
-    assert shown(found) == shown(read(file)), "`make notebooks` stores what the cells show now"
+    assert remaining_processes(tmp_path) == []
+    assert cell_outputs(found) == cell_outputs(read(file)), "`make notebooks` stores what the cells show now"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -93,7 +93,7 @@ def test_a_cell_that_fails_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(CellExecutionError, match=r"(?s)assert address.*KeyError.*lost"):
         execute(file, folder)
     assert [path.name for path in folder.iterdir() if path.name.startswith("lancehouse")] == []
-    assert left(folder) == []
+    assert remaining_processes(folder) == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -106,7 +106,7 @@ def test_collections_go_on_after_a_parse() -> None:
 
 
 @pytest.fixture
-def uncollected() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """No garbage is collected."""
     gc.collect()
     gc.disable()
@@ -114,7 +114,7 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.usefixtures("uncollected")
+@pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("end", ["", " OR (", " OR lower(s) +", " OR f(1)", " OR id BETWEEN 1 AND 2 3"])
 def test_a_parsed_filter_leaves_no_tree(end: str) -> None:
     sql = " OR ".join(f"(id = {number} AND s LIKE '%{number}')" for number in range(500)) + end

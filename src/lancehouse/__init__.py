@@ -78,6 +78,7 @@ class _OnImport:
         execute = spec.loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:
+            importlib.import_module("lancehouse.protocol_models").import_models()
             execute(module)
             _register(module)
 

@@ -119,13 +119,12 @@ def parse_levels(text: str) -> tuple[str, ...]:
 
 def format_levels(levels: Iterable[str]) -> str:
     """Format an id as users write it: levels joined by dots, a level with a dot in backquotes."""
-    return ".".join(
-        level if LEVEL.fullmatch(level) and level[0] != "`" else _quote_backticks(level) for level in levels
-    )
+    return ".".join(level if LEVEL.fullmatch(level) and level[0] != "`" else quote_name(level) for level in levels)
 
 
-def _quote_backticks(level: str) -> str:
-    return f"`{level.replace('`', '``')}`"
+def quote_name(name: str) -> str:
+    """Put a name in backquotes, as the SQL of Lance and Spark does."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _check_levels(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:

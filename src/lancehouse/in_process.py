@@ -32,8 +32,3 @@ def register_server(name: str, send: Send) -> str:
 def find_server(name: str) -> InProcessServer | None:
     """Return the server registered under a name, or None."""
     return _servers.get(name)
-
-
-def unregister_server(name: str) -> None:
-    """Remove a server; do nothing if it is not registered."""
-    _servers.pop(name, None)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote, unquote, urlsplit
@@ -133,21 +133,28 @@ def find_link(location: str, roots: Iterable[str], kind: str = "lance") -> str |
     if place.store != "file":
         return None  # object stores have no links
     for root in roots:
-        if (rest := names_below(parse(root, kind), place)) is not None:
-            return next(filter(os.path.islink, accumulate(rest[1], os.path.join, initial=rest[0])), None)
+        if (split := names_below(_parse_root(root, kind), place)) is not None:
+            paths = accumulate(split[1], "{}/{}".format, initial=split[0].rstrip("/"))
+            return next(filter(os.path.islink, islice(paths, 1, None)), None)  # the root itself may be a link
     return None
 
 
 def names_below(root: ParsedLocation, place: ParsedLocation) -> tuple[str, tuple[str, ...]] | None:
-    """Return the real path of a root and the segments from there to a location below it; None if it is not below."""
+    """Return the path of a root and the segments from there to a location below it; None if it is not below.
+
+    A location may be written below the root as configured, or below the root's real path, which is returned then.
+    """
     if root.store != place.store:
         return None
-    real = os.path.realpath(root.path) if root.store == "file" else root.path
-    # A location may be written below the root as configured, or below the root's real path.
-    for start in (root.segments, tuple(filter(None, real.split("/")))):
-        if len(place.segments) > len(start) and place.segments[: len(start)] == start:
-            return real, place.segments[len(start) :]
-    return None
+    if _is_below(place, root.segments):
+        return root.path, place.segments[len(root.segments) :]
+    path = os.path.realpath(root.path) if root.store == "file" else root.path
+    start = tuple(filter(None, path.split("/")))
+    return (path, place.segments[len(start) :]) if _is_below(place, start) else None
+
+
+def _is_below(place: ParsedLocation, start: tuple[str, ...]) -> bool:
+    return len(place.segments) > len(start) and place.segments[: len(start)] == start
 
 
 def parse(location: str, kind: str) -> ParsedLocation:
@@ -168,6 +175,9 @@ def parse(location: str, kind: str) -> ParsedLocation:
     if fault := next(_find_faults(path, names, store), None):
         raise location_error(location, fault)
     return ParsedLocation(store, tuple(names))
+
+
+_parse_root = lru_cache(256)(parse)
 
 
 def _parse_uri(location: str, kind: str, scheme: str, authority: str, path: str) -> tuple[str, str]:

@@ -10,27 +10,24 @@ import pytest
 from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import InternalError
 
-from lancehouse.admin.copy import Action, Copier, CopyStep
-from lancehouse.admin.named_catalog import NamedCatalog
+from lancehouse.admin.copy import Action, Copier, CopyStep, NamedCatalog
 from lancehouse.cli.client import Client
 from lancehouse.cli.named_catalogs import CLASS_PATHS
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.jobs import table_copy
 from lancehouse.jobs.table_copy import CopyPlan
+from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import locate_table
-from tests.admin.homes import PARENTS, ROWS, Home, opened
+from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, open_small
 from tests.servers.moto import Bucket
 
 PAIRS = [("reference", "served"), ("served", "polaris"), ("dir", "unity"), ("unity", "dir")]
 IDS = ["-".join(pair) for pair in PAIRS]
 
 
-def side(home: Home, **more: str) -> NamedCatalog:
-    said = {key: value for key, value in home.properties.items() if key not in ("impl", "parent")}
-    impl = home.properties["impl"]
-    target = ConformanceTarget(CLASS_PATHS.get(impl, impl), {**said, **more}, PARENTS[home.catalog])
-    return NamedCatalog(home.catalog, Client(target.connect(), target))
+def side(home: ConfiguredCatalog, **more: str) -> NamedCatalog:
+    target = ConformanceTarget(CLASS_PATHS.get(home.impl, home.impl), {**home.properties, **more}, home.parent)
+    return NamedCatalog(home.name, Client(target.connect(), target))
 
 
 class Here:
@@ -53,13 +50,13 @@ class Here:
         return plan
 
 
-def copied(copier: Copier, tables: list[tuple[str, ...]], limit: int = 1000) -> list[CopyStep]:
+def copy_tables(copier: Copier, tables: list[tuple[str, ...]], limit: int = 1000) -> list[CopyStep]:
     return copier.execute(copier.plan(tables), Here(copier, limit))
 
 
-def grown(home: Home) -> tuple[str, ...]:
+def create_history(home: ConfiguredCatalog) -> tuple[str, ...]:
     """A table with versions, a tag, an index, deleted rows; what it is called in both catalogs."""
-    home.write("docs", ROWS)
+    home.write("docs", TWO_ROWS)
     for number in range(3):
         rows = pa.table({"id": pa.array([10 + number], pa.int64()), "text": [f"more {number}"]})
         home.write("docs", rows, mode="append")
@@ -70,30 +67,30 @@ def grown(home: Home) -> tuple[str, ...]:
     return (home.ns, "docs")
 
 
-def home_dataset(home: Home) -> Any:
-    return lance.dataset(namespace_client=home.client, table_id=home.id("docs"))
+def home_dataset(home: ConfiguredCatalog) -> Any:
+    return lance.dataset(namespace_client=home.connect(), table_id=home.id("docs"))
 
 
-def the_copy(home: Home, table: tuple[str, ...], **at: Any) -> Any:
-    id_there = [*PARENTS[home.catalog], *table]
-    return lance.dataset(namespace_client=home.client, table_id=id_there, **at)
+def the_copy(home: ConfiguredCatalog, table: tuple[str, ...], **at: Any) -> Any:
+    id_there = [*home.parent, *table]
+    return lance.dataset(namespace_client=home.connect(), table_id=id_there, **at)
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=IDS)
 def test_with_all_its_versions(first: str, second: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened(first, request, tmp_path), opened(second, request, tmp_path)
-    table = grown(here)
+    here, there = open_small(first, request, tmp_path), open_small(second, request, tmp_path)
+    table = create_history(here)
     copier = Copier(side(here), side(there), with_data=True)
     [planned] = copier.plan([table])
     assert (planned.action, planned.version) == (Action.COPY, home_dataset(here).version)
     assert planned.files > 10
-    [done] = copied(copier, [table])
+    [done] = copy_tables(copier, [table])
     assert (done.action, done.files) == (Action.DONE, planned.files), done.why
     original, copy = home_dataset(here), the_copy(there, table)
     assert copy.uri != original.uri
     assert [each["version"] for each in copy.versions()] == [each["version"] for each in original.versions()]
     assert copy.to_table() == original.to_table()
-    assert the_copy(there, table, version="first").count_rows() == ROWS.num_rows
+    assert the_copy(there, table, version="first").count_rows() == TWO_ROWS.num_rows
     assert [each.name for each in copy.describe_indices()] == ["id_idx"]
     files = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.part")}
     assert files == set()
@@ -102,17 +99,17 @@ def test_with_all_its_versions(first: str, second: str, request: pytest.FixtureR
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 12])
 def test_goes_on_where_it_was(limit: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("served", request, tmp_path)
-    table = grown(here)
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
+    table = create_history(here)
     copier = Copier(side(here), side(there), with_data=True)
-    [broken] = copied(copier, [table], limit)
+    [broken] = copy_tables(copier, [table], limit)
     assert (broken.action, broken.why) == (Action.FAILS, "the machine was switched off")
-    at = Path(str(there.client.describe_table(DescribeTableRequest(id=["main", *table])).location))
+    at = Path(str(there.connect().describe_table(DescribeTableRequest(id=["main", *table])).location))
     before = {path: path.stat().st_mtime_ns for path in at.rglob("*") if is_immutable(path)}
     assert len(before) == limit
     [planned] = copier.plan([table])
     assert planned.action is Action.COPY
-    [done] = copied(copier, [table])
+    [done] = copy_tables(copier, [table])
     assert (done.action, done.files) == (Action.DONE, planned.files)
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert the_copy(there, table).to_table() == home_dataset(here).to_table()
@@ -126,12 +123,12 @@ def is_immutable(path: Path) -> bool:
 
 def test_a_copy_is_never_seen_half(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Wherever it stops: there is no table yet, or a version of it that can be read."""
-    here, there = opened("reference", request, tmp_path), opened("dir", request, tmp_path)
-    table = grown(here)
+    here, there = open_small("reference", request, tmp_path), open_small("dir", request, tmp_path)
+    table = create_history(here)
     copier = Copier(side(here), side(there), with_data=True)
     seen: list[int | None] = []
     for limit in range(1, 40):
-        [step] = copied(copier, [table], limit)
+        [step] = copy_tables(copier, [table], limit)
         try:
             copy = the_copy(there, table)
         except ValueError:
@@ -147,39 +144,39 @@ def test_a_copy_is_never_seen_half(request: pytest.FixtureRequest, tmp_path: Pat
 
 
 def test_what_came_since(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("served", request, tmp_path)
-    table = grown(here)
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
+    table = create_history(here)
     copier = Copier(side(here), side(there), with_data=True)
-    copied(copier, [table])
+    copy_tables(copier, [table])
     here.write(mode="append")
     home_dataset(here).tags.update("first", 2)
     [planned] = copier.plan([table])
     assert (planned.action, planned.files) == (Action.COPY, 3)  # data, transaction, manifest
-    [done] = copied(copier, [table])
+    [done] = copy_tables(copier, [table])
     assert done.action is Action.DONE
     assert the_copy(there, table).to_table() == home_dataset(here).to_table()
     assert the_copy(there, table, version="first").version == 2
 
 
 def test_a_copy_that_somebody_has_changed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("served", request, tmp_path)
-    table = grown(here)
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
+    table = create_history(here)
     copier = Copier(side(here), side(there), with_data=True)
-    copied(copier, [table])
-    lance.write_dataset(ROWS, namespace_client=there.client, table_id=["main", *table], mode="append")
+    copy_tables(copier, [table])
+    lance.write_dataset(TWO_ROWS, namespace_client=there.connect(), table_id=["main", *table], mode="append")
     [planned] = copier.plan([table])
     assert planned.action is Action.CONFLICT
     assert "another table of that name" in planned.why
 
 
 def test_branches_stay_behind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("served", request, tmp_path)
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
     here.write()
     dataset = home_dataset(here)
     dataset.create_branch("trial")
     dataset.tags.create("of-trial", ("trial", 1))
     table = (here.ns, "docs")
-    [done] = copied(Copier(side(here), side(there), with_data=True), [table])
+    [done] = copy_tables(Copier(side(here), side(there), with_data=True), [table])
     assert (done.action, done.why) == (Action.DONE, "branches stay behind: trial; tags of theirs too: of-trial")
     assert (done.branches, done.tags) == (["trial"], ["of-trial"])
     copy = the_copy(there, table)
@@ -187,7 +184,7 @@ def test_branches_stay_behind(request: pytest.FixtureRequest, tmp_path: Path) ->
 
 
 def test_a_shallow_clone_is_refused(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("served", request, tmp_path)
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
     here.write()
     home_dataset(here).shallow_clone(str(tmp_path / "clone"), 1)
     here.run("table", "register", f"{here.ns}.clone", str(tmp_path / "clone"))
@@ -198,62 +195,62 @@ def test_a_shallow_clone_is_refused(request: pytest.FixtureRequest, tmp_path: Pa
 
 @pytest.mark.parametrize("is_told", [False, True])
 def test_versions_are_managed_as_before(is_told: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("served", request, tmp_path)
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
     here.declare(managed_by="storage" if is_told else "impl")
     here.write(mode="append")
     here.write(mode="append")
     table = (here.ns, "docs")
     target = side(there, managed_by="impl") if is_told else side(there)
-    [done] = copied(Copier(side(here), target, with_data=True), [table])
+    [done] = copy_tables(Copier(side(here), target, with_data=True), [table])
     assert done.action is Action.DONE, done.why
-    found = there.client.describe_table(DescribeTableRequest(id=["main", *table]))
+    found = there.connect().describe_table(DescribeTableRequest(id=["main", *table]))
     assert found.managed_versioning
     assert there.findings(f"{here.ns}.docs") == []
-    lance.write_dataset(ROWS, namespace_client=there.client, table_id=["main", *table], mode="append")
+    lance.write_dataset(TWO_ROWS, namespace_client=there.connect(), table_id=["main", *table], mode="append")
     assert the_copy(there, table).version == 3
 
 
 def test_a_place_of_its_own(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("served", request, tmp_path), opened("reference", request, tmp_path)
+    here, there = open_small("served", request, tmp_path), open_small("reference", request, tmp_path)
     here.write()
     copier = Copier(side(here), side(there), with_data=True, root=str(tmp_path / "copies"))
-    [done] = copied(copier, [(here.ns, "docs")])
+    [done] = copy_tables(copier, [(here.ns, "docs")])
     assert done.target == str(tmp_path / "copies" / "wh" / here.ns / "docs")
-    assert lance.dataset(done.target).count_rows() == ROWS.num_rows
+    assert lance.dataset(done.target).count_rows() == TWO_ROWS.num_rows
 
 
 def test_data_that_a_table_has_left(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("served", request, tmp_path), opened("reference", request, tmp_path)
+    here, there = open_small("served", request, tmp_path), open_small("reference", request, tmp_path)
     here.write()
     left = tmp_path / "copies" / "wh" / here.ns / "docs"
-    lance.write_dataset(ROWS.slice(1), str(left))
+    lance.write_dataset(TWO_ROWS.slice(1), str(left))
     copier = Copier(side(here), side(there), with_data=True, root=str(tmp_path / "copies"))
-    [failed] = copied(copier, [(here.ns, "docs")])
+    [failed] = copy_tables(copier, [(here.ns, "docs")])
     assert (failed.action, failed.why) == (
         Action.FAILS,
         f"another dataset lies at {left}: remove it, or give another --root for {here.ns}.docs",
     )
     assert lance.dataset(str(left)).count_rows() == 1
-    assert there.told("table", "list", here.ns)["count"] == 0
+    assert there.run_json("table", "list", here.ns)["count"] == 0
 
 
 def test_in_an_object_store(s3: Bucket, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("served", request, tmp_path), opened("unity", request, tmp_path)
+    here, there = open_small("served", request, tmp_path), open_small("unity", request, tmp_path)
     here.write()
     here.write(mode="append")
     table = (here.ns, "docs")
     options = {f"storage.{key}": value for key, value in s3.options.items()}
     copier = Copier(side(here), side(there, **options), with_data=True, root=f"{s3.uri}/copies")
-    [broken] = copied(copier, [table], 2)
+    [broken] = copy_tables(copier, [table], 2)
     assert (broken.action, broken.files) == (Action.FAILS, 6), broken.why
     [planned] = copier.plan([table])
     assert (planned.action, planned.files) == (Action.COPY, 4)
-    [done] = copied(copier, [table])
+    [done] = copy_tables(copier, [table])
     assert (done.action, done.files) == (Action.DONE, 4), done.why
     copy = lance.dataset(done.target, storage_options=dict(s3.options))
-    assert (copy.count_rows(), len(copy.versions())) == (2 * ROWS.num_rows, 2)
+    assert (copy.count_rows(), len(copy.versions())) == (2 * TWO_ROWS.num_rows, 2)
     assert [step.action for step in copier.plan([table])] == [Action.PRESENT]
     said = [word for key, value in options.items() for word in ("--property", f"{key}={value}")]
-    lance.write_dataset(ROWS, f"{s3.uri}/copies/stray/docs", storage_options=dict(s3.options))
+    lance.write_dataset(TWO_ROWS, f"{s3.uri}/copies/stray/docs", storage_options=dict(s3.options))
     found = there.findings("--root", f"{s3.uri}/copies", *said)
     assert [(each["kind"], each["about"]) for each in found] == [("no-entry", f"{s3.uri}/copies/stray/docs")]

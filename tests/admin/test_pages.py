@@ -11,9 +11,8 @@ import lance
 import pytest
 
 from lancehouse.admin.copy import Action
-from lancehouse.admin.findings import FindingKind
-from tests.admin.homes import ROWS, opened
-from tests.cli.places import run
+from lancehouse.admin.table_checks import FindingKind
+from tests.cli.commands import TWO_ROWS, open_small, run
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -37,7 +36,7 @@ def test_every_action_is_on_the_page() -> None:
 
 
 def test_the_commands_of_the_doctor(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    home = opened("unity", request, tmp_path)
+    home = open_small("unity", request, tmp_path)
     home.write()
     said = json.loads(home.file.read_text())["catalogs"]["unity"]
     home.file.write_text(json.dumps({"catalogs": {"prod": said}}))
@@ -49,10 +48,10 @@ def test_the_commands_of_the_doctor(request: pytest.FixtureRequest, tmp_path: Pa
 
 
 def test_the_output_of_the_doctor(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    home = opened("served", request, tmp_path)
+    home = open_small("served", request, tmp_path)
     home.declare(managed_by="impl")
     home.write(mode="append")
-    lance.write_dataset(ROWS, str(home.place()), mode="append")
+    lance.write_dataset(TWO_ROWS, str(home.folder("docs")), mode="append")
     home.write("b")
     home.write("c")
     said = json.loads(home.file.read_text())["catalogs"]["served"]
@@ -64,7 +63,7 @@ def test_the_output_of_the_doctor(request: pytest.FixtureRequest, tmp_path: Path
 
 
 def test_the_commands_of_copy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("served", request, tmp_path), opened("unity", request, tmp_path)
+    here, there = open_small("served", request, tmp_path), open_small("unity", request, tmp_path)
     here.write()
     said = json.loads(here.file.read_text())["catalogs"]
     said["served"]["parent"] = "main"

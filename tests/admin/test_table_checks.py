@@ -14,10 +14,9 @@ import lance
 import pytest
 
 from lancehouse.admin.checked_catalog import Shell
-from lancehouse.admin.findings import FindingKind
-from lancehouse.admin.table_checks import TableChecker, format_column_difference
+from lancehouse.admin.table_checks import FindingKind, TableChecker, format_column_difference
 from lancehouse.clients.inspection import InspectedTable, Inspector
-from tests.admin.homes import ROWS
+from tests.cli.commands import TWO_ROWS
 
 
 class Asked:
@@ -59,11 +58,11 @@ def ward(*seen: InspectedTable) -> TableChecker:
 def place(tmp_path: Path) -> Path:
     """A table of two versions."""
     for mode in ("create", "append"):
-        lance.write_dataset(ROWS, str(tmp_path / "docs"), mode=mode)
+        lance.write_dataset(TWO_ROWS, str(tmp_path / "docs"), mode=mode)
     return tmp_path / "docs"
 
 
-def managed(place: Path, version: int, **more: Any) -> InspectedTable:
+def managed_table(place: Path, version: int, **more: Any) -> InspectedTable:
     return InspectedTable(str(place), {}, is_managed=True, versions={None: version}, **more)
 
 
@@ -72,9 +71,9 @@ def kinds(ward: TableChecker) -> list[FindingKind]:
 
 
 def test_a_commit_between_two_looks_is_no_finding(place: Path) -> None:
-    assert kinds(ward(managed(place, 1), managed(place, 2))) == []
-    assert kinds(ward(managed(place, 1))) == [FindingKind.VERSIONS]
-    assert kinds(ward(managed(place, 3))) == [FindingKind.VERSIONS]
+    assert kinds(ward(managed_table(place, 1), managed_table(place, 2))) == []
+    assert kinds(ward(managed_table(place, 1))) == [FindingKind.VERSIONS]
+    assert kinds(ward(managed_table(place, 3))) == [FindingKind.VERSIONS]
 
 
 def test_a_schema_that_changes_between_two_looks_is_no_finding(place: Path) -> None:
@@ -86,7 +85,7 @@ def test_a_schema_that_changes_between_two_looks_is_no_finding(place: Path) -> N
     assert kinds(ward(old)) == [FindingKind.STALE_SCHEMA]
 
 
-def left(place: Path, name: str) -> str:
+def leave_manifest(place: Path, name: str) -> str:
     """A manifest in staging, for a long time."""
     file = place / "_versions" / f"{2**64 - 1 - 3:020}.manifest-{name}"
     file.write_bytes(b"staged")
@@ -96,9 +95,9 @@ def left(place: Path, name: str) -> str:
 
 
 def test_what_the_catalog_accepted_meanwhile_stays(place: Path) -> None:
-    file, other = left(place, "accepted"), left(place, "left")
-    before = managed(place, 2)
-    after = managed(place, 2, accepted_manifests={file: "_versions/3.manifest"})
+    file, other = leave_manifest(place, "accepted"), leave_manifest(place, "left")
+    before = managed_table(place, 2)
+    after = managed_table(place, 2, accepted_manifests={file: "_versions/3.manifest"})
     _, [found] = ward(before, before, after).examine()
     assert found.kind is FindingKind.STAGED
     assert found.what.startswith("2 manifests left in staging for more than 7d")

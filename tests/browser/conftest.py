@@ -52,7 +52,7 @@ def house(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield house
 
 
-class Watch:
+class PageWatch:
     """What a page does that it must not: fail, or ask anybody but its server."""
 
     def __init__(self, uri: str) -> None:
@@ -61,25 +61,25 @@ class Watch:
 
     def on(self, page: Page) -> None:
         page.on("pageerror", lambda error: self.seen.append(f"error: {error}"))
-        page.on("console", lambda message: self._said(message.type, message.text))
-        page.on("request", lambda request: self._asked(request.url))
+        page.on("console", lambda message: self._on_console(message.type, message.text))
+        page.on("request", lambda request: self._on_request(request.url))
         page.on("dialog", lambda dialog: self.seen.append(f"dialog: {dialog.message}"))
 
-    def _said(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str) -> None:
         # The browser itself says of every answer from 400 on that it could not be loaded.
         if kind in ("error", "warning") and "Failed to load resource" not in text:
             self.seen.append(f"{kind}: {text}")
 
-    def _asked(self, url: str) -> None:
+    def _on_request(self, url: str) -> None:
         if not url.startswith((self._uri, "blob:")):
             self.seen.append(f"asked elsewhere: {url}")
 
 
 @pytest.fixture
-def opened(browser: Browser, house: Open) -> Iterator[Opens]:
+def open_page(browser: Browser, house: Open) -> Iterator[Opens]:
     """Opens pages, as a principal or as nobody yet. In the end none of them may have done what it must not."""
     contexts: list[BrowserContext] = []
-    watch = Watch(house.uri)
+    watch = PageWatch(house.uri)
 
     def open_(hash: str = "", name: str | None = "ada", **options: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})

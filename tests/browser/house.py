@@ -52,7 +52,7 @@ GRANTS = {
 }
 
 
-class House:
+class PrincipalClient:
     """A server, seen as a client sees it; `token` is whose name it acts in."""
 
     def __init__(self, uri: str, token: str | None = None, warehouse: str = "main") -> None:
@@ -163,8 +163,8 @@ class Open:
     """Of guest, as client_id:client_secret."""
     folder: Path
 
-    def as_(self, name: str) -> House:
-        return House(self.uri, self.tokens[name])
+    def as_(self, name: str) -> PrincipalClient:
+        return PrincipalClient(self.uri, self.tokens[name])
 
 
 @contextmanager
@@ -273,7 +273,7 @@ DECLARED = {"name": "later", "schema": {"type": "struct", "fields": []}, "proper
 """A Lance table without data."""
 
 
-def shop(house: House) -> None:
+def shop(house: PrincipalClient) -> None:
     """An Iceberg table with snapshots, and a view on it."""
     rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "item": ["pen", "ink", "paper"], "price": [1.5, 7.0, 3.25]})
     table = house.iceberg().create_table("shop.orders", rows.schema)

@@ -22,8 +22,8 @@ def node(name: str) -> str:
 # Who looks
 
 
-def test_a_token_is_asked_for_and_stays_in_the_tab(opened: Opens, house: Open) -> None:
-    page = opened(name=None)
+def test_a_token_is_asked_for_and_stays_in_the_tab(open_page: Opens, house: Open) -> None:
+    page = open_page(name=None)
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     page.get_by_label("Token").fill("lh_wrong")
     page.get_by_role("button", name="Sign in").click()
@@ -40,8 +40,8 @@ def test_a_token_is_asked_for_and_stays_in_the_tab(opened: Opens, house: Open) -
     assert page.evaluate("sessionStorage.getItem('lancehouse.token')") is None
 
 
-def test_an_id_and_a_secret_will_do_too(opened: Opens, house: Open) -> None:
-    page = opened(name=None)
+def test_an_id_and_a_secret_will_do_too(open_page: Opens, house: Open) -> None:
+    page = open_page(name=None)
     page.get_by_text("With a client id and secret").click()
     id_, _, secret = house.credential.partition(":")
     page.get_by_label("Client id").fill(id_)
@@ -55,8 +55,8 @@ def test_an_id_and_a_secret_will_do_too(opened: Opens, house: Open) -> None:
 # The tree
 
 
-def test_the_tree_by_keyboard(opened: Opens) -> None:
-    page = opened()
+def test_the_tree_by_keyboard(open_page: Opens) -> None:
+    page = open_page()
     expect(page.locator(node("main"))).to_be_visible()
     page.keyboard.press("t")
     page.keyboard.press("ArrowDown")
@@ -81,8 +81,8 @@ def test_the_tree_by_keyboard(opened: Opens) -> None:
     expect(page.locator(node("docs"))).to_have_count(0)
 
 
-def test_thousands_of_tables_are_a_few_rows_of_the_page(opened: Opens) -> None:
-    page = opened("#/ns/main/many")
+def test_thousands_of_tables_are_a_few_rows_of_the_page(open_page: Opens) -> None:
+    page = open_page("#/ns/main/many")
     expect(page.locator(node("t00000"))).to_be_visible()
     assert page.locator(f"{TREE} [role=treeitem]").count() < 80
     page.locator(TREE).focus()
@@ -94,15 +94,15 @@ def test_thousands_of_tables_are_a_few_rows_of_the_page(opened: Opens) -> None:
     assert page.locator(f"{TREE} [role=treeitem]").count() < 80
 
 
-def test_a_link_to_a_table_opens_the_way_to_it(opened: Opens) -> None:
+def test_a_link_to_a_table_opens_the_way_to_it(open_page: Opens) -> None:
     last = f"t{MANY - 1:05}"
-    page = opened(f"#/table/main/many/{last}")
+    page = open_page(f"#/table/main/many/{last}")
     expect(page.locator(node(last))).to_have_attribute("aria-selected", "true")
     expect(page.get_by_text("It is declared, and has no data yet")).to_be_visible()
 
 
-def test_search(opened: Opens) -> None:
-    page = opened()
+def test_search(open_page: Opens) -> None:
+    page = open_page()
     expect(page.locator(node("main"))).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("t0")
@@ -122,16 +122,16 @@ def test_search(opened: Opens) -> None:
     assert page.evaluate("document.activeElement === document.body")
 
 
-def test_a_backend_that_does_not_tell_its_warehouses(opened: Opens) -> None:
-    page = opened("#/ns/far")
+def test_a_backend_that_does_not_tell_its_warehouses(open_page: Opens) -> None:
+    page = open_page("#/ns/far")
     page.get_by_label("Name of a warehouse or catalog").fill("w")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("no connection to 127.0.0.1:9")
     expect(page.locator(node("w"))).to_be_visible()
 
 
-def test_a_catalog_with_its_own_levels(opened: Opens) -> None:
-    page = opened("#/ns/shared/lake")
+def test_a_catalog_with_its_own_levels(open_page: Opens) -> None:
+    page = open_page("#/ns/shared/lake")
     page.get_by_role("link", name="maps").click()
     expect(page.get_by_role("link", name="roads")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
@@ -140,8 +140,8 @@ def test_a_catalog_with_its_own_levels(opened: Opens) -> None:
 # Rows
 
 
-def test_rows_are_filtered_and_paged(opened: Opens) -> None:
-    page = opened(DOCS)
+def test_rows_are_filtered_and_paged(open_page: Opens) -> None:
+    page = open_page(DOCS)
     rows = page.locator(".grid tbody tr")
     expect(rows).to_have_count(50)
     page.get_by_role("button", name="Next").click()
@@ -160,8 +160,8 @@ def test_rows_are_filtered_and_paged(opened: Opens) -> None:
     expect(rows).to_have_count(50)
 
 
-def test_a_wrong_filter_is_a_sentence_and_the_rows_stay(opened: Opens) -> None:
-    page = opened(DOCS)
+def test_a_wrong_filter_is_a_sentence_and_the_rows_stay(open_page: Opens) -> None:
+    page = open_page(DOCS)
     expect(page.locator(".grid tbody tr")).to_have_count(50)
     page.get_by_label("Filter in SQL").fill("scor > 1")
     page.keyboard.press("Enter")
@@ -174,8 +174,8 @@ def test_a_wrong_filter_is_a_sentence_and_the_rows_stay(opened: Opens) -> None:
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_row_closely(opened: Opens) -> None:
-    page = opened(DOCS)
+def test_a_row_closely(open_page: Opens) -> None:
+    page = open_page(DOCS)
     page.get_by_role("button", name="Row 2, all columns").click()
     detail = page.get_by_role("complementary", name="Row 2")
     expect(detail).to_contain_text("embedding")
@@ -188,8 +188,8 @@ def test_a_row_closely(opened: Opens) -> None:
     expect(page.locator(".near-list li")).to_have_count(10)
 
 
-def test_columns_are_chosen(opened: Opens) -> None:
-    page = opened(DOCS)
+def test_columns_are_chosen(open_page: Opens) -> None:
+    page = open_page(DOCS)
     expect(page.locator(".grid thead th")).to_have_count(9)
     page.get_by_text("Columns", exact=True).last.click()
     for name in ("body", "tags", "embedding"):
@@ -198,8 +198,8 @@ def test_columns_are_chosen(opened: Opens) -> None:
     expect(page.locator(".grid thead th")).to_have_count(6)
 
 
-def test_text_is_never_markup(opened: Opens) -> None:
-    page = opened("#/table/main/library/a.b%20%3Codd%3E%20name")
+def test_text_is_never_markup(open_page: Opens) -> None:
+    page = open_page("#/table/main/library/a.b%20%3Codd%3E%20name")
     expect(page.get_by_role("heading", level=1)).to_have_text("a.b <odd> name")
     expect(page.locator(".grid td").nth(1)).to_have_text("<img src=x onerror=alert(1)>")
     expect(page.locator(".grid thead th").last).to_contain_text("<b>")
@@ -209,8 +209,8 @@ def test_text_is_never_markup(opened: Opens) -> None:
 # The other tabs
 
 
-def test_versions_lead_back_in_time(opened: Opens) -> None:
-    page = opened(f"{DOCS}?tab=versions")
+def test_versions_lead_back_in_time(open_page: Opens) -> None:
+    page = open_page(f"{DOCS}?tab=versions")
     made = page.locator(".timeline > li")
     expect(made).to_have_count(7)
     expect(made.nth(0)).to_contain_text("robin")
@@ -226,8 +226,8 @@ def test_versions_lead_back_in_time(opened: Opens) -> None:
     expect(page.locator(".plain tbody tr").last).to_contain_text("create")
 
 
-def test_vectors_and_what_is_near(opened: Opens) -> None:
-    page = opened(f"{DOCS}?tab=vectors")
+def test_vectors_and_what_is_near(open_page: Opens) -> None:
+    page = open_page(f"{DOCS}?tab=vectors")
     expect(page.locator(".legend .key")).to_have_count(5)
     expect(page.get_by_text("along the two directions of most variance")).to_be_visible()
     spot = page.evaluate(
@@ -258,8 +258,8 @@ def test_vectors_and_what_is_near(opened: Opens) -> None:
     expect(near).to_have_count(10)
 
 
-def test_pictures(opened: Opens) -> None:
-    page = opened("#/table/main/library/pictures?tab=images")
+def test_pictures(open_page: Opens) -> None:
+    page = open_page("#/table/main/library/pictures?tab=images")
     expect(page.locator(".shot")).to_have_count(12)
     expect(page.locator(".shot img")).to_have_count(11)
     until(page, "[...document.querySelectorAll('.shot img')].every((each) => each.naturalWidth === 160)")
@@ -270,8 +270,8 @@ def test_pictures(opened: Opens) -> None:
     expect(page.locator(".grid .thumb img")).not_to_have_count(0)
 
 
-def test_schema_indices_storage_and_details(opened: Opens) -> None:
-    page = opened(f"{DOCS}?tab=schema")
+def test_schema_indices_storage_and_details(open_page: Opens) -> None:
+    page = open_page(f"{DOCS}?tab=schema")
     expect(page.locator(".schema tbody tr")).to_have_count(8)
     expect(page.locator(".schema .meter")).to_have_count(8)
     page.get_by_role("tab", name="Schema").press("ArrowRight")
@@ -281,8 +281,8 @@ def test_schema_indices_storage_and_details(opened: Opens) -> None:
         expect(page.locator("#panel")).to_contain_text(text)
 
 
-def test_an_iceberg_table_and_a_view(opened: Opens) -> None:
-    page = opened("#/table/main/shop/orders?tab=versions")
+def test_an_iceberg_table_and_a_view(open_page: Opens) -> None:
+    page = open_page("#/table/main/shop/orders?tab=versions")
     expect(page.locator(".badge").first).to_have_text("Iceberg table")
     expect(page.locator(".timeline > li")).to_have_count(2)
     page.locator(node("sales")).click()
@@ -301,16 +301,16 @@ def test_an_iceberg_table_and_a_view(opened: Opens) -> None:
         ("#/%E0%A4%A/what", "Choose where to look"),
     ],
 )
-def test_what_is_not_there(opened: Opens, hash: str, text: str) -> None:
-    page = opened(hash)
+def test_what_is_not_there(open_page: Opens, hash: str, text: str) -> None:
+    page = open_page(hash)
     expect(page.locator("#main")).to_contain_text(text)
 
 
 # The look of it
 
 
-def test_dark_and_light(opened: Opens) -> None:
-    page = opened(color_scheme="dark")
+def test_dark_and_light(open_page: Opens) -> None:
+    page = open_page(color_scheme="dark")
     expect(page.locator(node("main"))).to_be_visible()
     background = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(background)
@@ -324,8 +324,8 @@ def test_dark_and_light(opened: Opens) -> None:
     assert page.evaluate(background) == dark
 
 
-def test_a_narrow_window(opened: Opens) -> None:
-    page = opened(DOCS, viewport={"width": 400, "height": 700})
+def test_a_narrow_window(open_page: Opens) -> None:
+    page = open_page(DOCS, viewport={"width": 400, "height": 700})
     expect(page.locator(".grid tbody tr")).to_have_count(50)
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     expect(page.locator(TREE)).to_be_hidden()
@@ -338,8 +338,8 @@ def test_a_narrow_window(opened: Opens) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == 400, tab
 
 
-def test_help_and_names_for_everything(opened: Opens) -> None:
-    page = opened(DOCS)
+def test_help_and_names_for_everything(open_page: Opens) -> None:
+    page = open_page(DOCS)
     expect(page.locator(".grid tbody tr")).to_have_count(50)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
@@ -354,8 +354,8 @@ def test_help_and_names_for_everything(opened: Opens) -> None:
     assert page.evaluate(nameless) == []
 
 
-def test_the_server_goes_away(opened: Opens) -> None:
-    page = opened(DOCS)
+def test_the_server_goes_away(open_page: Opens) -> None:
+    page = open_page(DOCS)
     expect(page.locator(".grid tbody tr")).to_have_count(50)
     page.context.set_offline(True)
     page.get_by_role("tab", name="Storage").click()

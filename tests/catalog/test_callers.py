@@ -46,7 +46,7 @@ def test_a_grant_holds_there_and_below(
     identity = Identity("ada", (Grant(granted, *where),))
     allowed = covered and granted >= asked
     assert identity.has_role(asked, warehouse, levels) == allowed
-    assert refused(lambda: identity.require_role(asked, warehouse, levels)) != allowed
+    assert is_denied(lambda: identity.require_role(asked, warehouse, levels)) != allowed
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_lies_on_the_way_is_seen(warehouse: str, levels: tuple[str, ...], s
 )
 def test_who_may_change_a_namespace_itself(grant: Grant, levels: tuple[str, ...], allowed: bool) -> None:
     identity = Identity("ada", (grant,))
-    assert refused(lambda: identity.require_alter_namespace("w", levels)) != allowed
+    assert is_denied(lambda: identity.require_alter_namespace("w", levels)) != allowed
 
 
 def test_any_of_several_grants_is_enough() -> None:
@@ -107,7 +107,7 @@ def test_anybody_may_do_everything() -> None:
     assert ANYBODY.has_role(ADMIN, "w", ("a",))
 
 
-def refused(call: Callable[[], None]) -> bool:
+def is_denied(call: Callable[[], None]) -> bool:
     try:
         call()
     except PermissionDeniedError:

@@ -79,7 +79,7 @@ def dev(version: int) -> int:
     return snapshot_id("dev", version)
 
 
-def shown(metadata: dict[str, Any]) -> tuple[list[int], dict[str, int]]:
+def snapshots_and_refs(metadata: dict[str, Any]) -> tuple[list[int], dict[str, int]]:
     """Snapshots and refs."""
     refs = {name: ref["snapshot-id"] for name, ref in metadata["refs"].items()}
     return [snapshot["snapshot-id"] for snapshot in metadata["snapshots"]], refs
@@ -222,8 +222,8 @@ def test_versions_of_a_branch_one_after_the_other(catalog: Catalog, main: Wareho
     for before, after in [(None, 3), (3, 4), (4, 9)]:
         accepted.append(dev(after))
         made = commit(catalog, caller, "t", version(before, after, "dev", key="value"))
-        assert shown(orjson.loads(made.metadata)) == (accepted, {"dev": dev(after)})
-        assert shown(load(catalog, caller, "t")) == (accepted, {"dev": dev(after)})
+        assert snapshots_and_refs(orjson.loads(made.metadata)) == (accepted, {"dev": dev(after)})
+        assert snapshots_and_refs(load(catalog, caller, "t")) == (accepted, {"dev": dev(after)})
     last = load(catalog, caller, "t")["snapshots"][-1]
     assert (last["parent-snapshot-id"], last["sequence-number"]) == (dev(4), 9)
     assert (last["summary"]["key"], last["summary"]["lancehouse.committed-by"]) == ("value", "anonymous")
@@ -247,29 +247,32 @@ def test_of_two_who_read_the_same_version_of_a_branch_one_wins(catalog: Catalog,
     assert [type(error) for error in failures] == [ConcurrentModificationError] * 3
     assert all(f"branch dev has changed: expected id {dev(1)} != {dev(2)}" in str(error) for error in failures)
     other = snapshot_id("other", 2)
-    assert shown(load(catalog, caller, "t"))[1] == {"main": 2, "dev": dev(2), "other": other}
+    assert snapshots_and_refs(load(catalog, caller, "t"))[1] == {"main": 2, "dev": dev(2), "other": other}
 
 
 def test_main_and_a_branch_in_one_commit(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     for name in ("t", "u"):
         create(catalog, caller, name)
     both = together(version(None, 1), version(None, 1, "dev"))
-    assert shown(orjson.loads(commit(catalog, caller, "t", both).metadata)) == ([1, dev(1)], {"main": 1, "dev": dev(1)})
+    assert snapshots_and_refs(orjson.loads(commit(catalog, caller, "t", both).metadata)) == (
+        [1, dev(1)],
+        {"main": 1, "dev": dev(1)},
+    )
     changes = [change("t", together(version(1, 2), version(1, 2, "dev"))), change("u", version(None, 1, "dev"))]
     catalog.commits.commit_transaction(caller, main, changes)
-    assert shown(load(catalog, caller, "t")) == ([1, 2, dev(1), dev(2)], {"main": 2, "dev": dev(2)})
-    assert shown(load(catalog, caller, "u")) == ([dev(1)], {"dev": dev(1)})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([1, 2, dev(1), dev(2)], {"main": 2, "dev": dev(2)})
+    assert snapshots_and_refs(load(catalog, caller, "u")) == ([dev(1)], {"dev": dev(1)})
     with pytest.raises(ConcurrentModificationError):
         commit(catalog, caller, "t", together(version(2, 3), version(1, 3, "dev")))
-    assert shown(load(catalog, caller, "t"))[1] == {"main": 2, "dev": dev(2)}
+    assert snapshots_and_refs(load(catalog, caller, "t"))[1] == {"main": 2, "dev": dev(2)}
 
 
-def adopted(catalog: Catalog, caller: Caller) -> str:
+def adopt_branch(catalog: Catalog, caller: Caller) -> str:
     """A table at version 1 whose storage has the version 1 of dev."""
     location = create(catalog, caller, "t")
     commit(catalog, caller, "t", version(None, 1))
     lance.write_dataset(ROWS, location).create_branch("dev", 1)
-    assert shown(load(catalog, caller, "t")) == ([1, dev(1)], {"main": 1, "dev": dev(1)})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([1, dev(1)], {"main": 1, "dev": dev(1)})
     return location
 
 
@@ -278,19 +281,19 @@ def append_to_dev(location: str) -> None:
 
 
 def test_a_branch_goes_on_from_what_storage_has(catalog: Catalog, caller: Caller) -> None:
-    location = adopted(catalog, caller)
+    location = adopt_branch(catalog, caller)
     for before in (None, 2):
         with pytest.raises(ConcurrentModificationError):
             commit(catalog, caller, "t", version(before, 3, "dev"))
     commit(catalog, caller, "t", version(1, 2, "dev"))
-    assert shown(load(catalog, caller, "t")) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})
     for _ in range(2):
         append_to_dev(location)
     metadata = load(catalog, caller, "t")
-    assert shown(metadata) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})  # 3 was not accepted
+    assert snapshots_and_refs(metadata) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})  # 3 was not accepted
     assert metadata["snapshots"][-1]["summary"]["total-records"] == "6"
     commit(catalog, caller, "t", version(2, 3, "dev"))
-    assert shown(load(catalog, caller, "t")) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
 
 
 def test_a_branch_is_removed_and_made_again(catalog: Catalog, caller: Caller) -> None:
@@ -299,7 +302,7 @@ def test_a_branch_is_removed_and_made_again(catalog: Catalog, caller: Caller) ->
         commit(catalog, caller, "t", version(before, after, "dev"))
     removal = update("remove-snapshot-ref", **{"ref-name": "dev"})
     commit(catalog, caller, "t", removal)
-    assert shown(load(catalog, caller, "t")) == ([], {})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([], {})
     with pytest.raises(ConcurrentModificationError, match="missing"):
         commit(catalog, caller, "t", version(2, 3, "dev"))
     commit(catalog, caller, "t", version(None, 2, "dev", life="second"))
@@ -312,12 +315,15 @@ def test_a_branch_is_removed_and_made_again(catalog: Catalog, caller: Caller) ->
         "t",
         together(asserted, removal, update("remove-snapshots", **{"snapshot-ids": [dev(2)]})),
     )
-    assert shown(load(catalog, caller, "t")) == ([], {})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([], {})
     commit(catalog, caller, "t", version(None, 1))
     lance.write_dataset(ROWS, location).create_branch("dev", 1)
     commit(catalog, caller, "t", version(1, 2, "dev"))
     commit(catalog, caller, "t", removal)
-    assert shown(load(catalog, caller, "t")) == ([1, dev(1)], {"main": 1, "dev": dev(1)})  # as storage still has it
+    assert snapshots_and_refs(load(catalog, caller, "t")) == (
+        [1, dev(1)],
+        {"main": 1, "dev": dev(1)},
+    )  # as storage still has it
 
 
 def test_the_other_branch_stays(catalog: Catalog, caller: Caller) -> None:
@@ -328,7 +334,7 @@ def test_the_other_branch_stays(catalog: Catalog, caller: Caller) -> None:
     for name, left in (names, names[::-1]):
         commit(catalog, caller, "t", update("remove-snapshot-ref", **{"ref-name": name}))
         metadata = load(catalog, caller, "t")
-        assert shown(metadata) == ([snapshot_id(left, 1)], {left: snapshot_id(left, 1)})
+        assert snapshots_and_refs(metadata) == ([snapshot_id(left, 1)], {left: snapshot_id(left, 1)})
         assert "lancehouse.committed-by" in metadata["snapshots"][0]["summary"]
         commit(catalog, caller, "t", version(None, 1, name))
 
@@ -339,15 +345,15 @@ def test_a_branch_goes_back_and_on_again(catalog: Catalog, caller: Caller) -> No
         commit(catalog, caller, "t", version(before, after, "dev"))
     back = {"ref-name": "dev", "type": "branch", "snapshot-id": dev(1)}
     commit(catalog, caller, "t", update("set-snapshot-ref", **back))
-    assert shown(load(catalog, caller, "t")) == ([dev(1)], {"dev": dev(1)})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([dev(1)], {"dev": dev(1)})
     commit(catalog, caller, "t", version(1, 2, "dev", life="second"))
     metadata = load(catalog, caller, "t")
-    assert shown(metadata) == ([dev(1), dev(2)], {"dev": dev(2)})
+    assert snapshots_and_refs(metadata) == ([dev(1), dev(2)], {"dev": dev(2)})
     assert metadata["snapshots"][-1]["summary"]["life"] == "second"
 
 
 def test_branches_to_storage_and_back(catalog: Catalog, caller: Caller) -> None:
-    location = adopted(catalog, caller)
+    location = adopt_branch(catalog, caller)
     commit(catalog, caller, "t", version(1, 2, "dev", key="value"))
     with pytest.raises(InvalidInputError, match="at version 2 of branch dev, storage at 1"):
         commit(catalog, caller, "t", property_change(managed_by="storage"))
@@ -355,23 +361,23 @@ def test_branches_to_storage_and_back(catalog: Catalog, caller: Caller) -> None:
     commit(catalog, caller, "t", property_change(managed_by="storage"))
     append_to_dev(location)
     metadata = load(catalog, caller, "t")
-    assert shown(metadata) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
+    assert snapshots_and_refs(metadata) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
     assert not any("key" in snapshot["summary"] for snapshot in metadata["snapshots"])
     with pytest.raises(InvalidInputError, match="managed by its storage"):
         commit(catalog, caller, "t", version(3, 4, "dev"))
     commit(catalog, caller, "t", property_change(managed_by="impl"))
-    assert shown(load(catalog, caller, "t")) == shown(metadata)
+    assert snapshots_and_refs(load(catalog, caller, "t")) == snapshots_and_refs(metadata)
     append_to_dev(location)
     commit(catalog, caller, "t", version(4, 5, "dev"))  # nothing of the catalog's own is left: storage says 4
-    assert shown(load(catalog, caller, "t"))[0] == [1, *map(dev, range(1, 6))]
+    assert snapshots_and_refs(load(catalog, caller, "t"))[0] == [1, *map(dev, range(1, 6))]
 
 
 def test_a_ref_set_with_the_hand_over_is_left_behind(catalog: Catalog, caller: Caller) -> None:
-    location = adopted(catalog, caller)
+    location = adopt_branch(catalog, caller)
     ref = {"ref-name": "dev", "type": "branch", "snapshot-id": dev(1)}
     commit(catalog, caller, "t", together(update("set-snapshot-ref", **ref), property_change(managed_by="storage")))
     append_to_dev(location)
-    assert shown(load(catalog, caller, "t")) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})
+    assert snapshots_and_refs(load(catalog, caller, "t")) == ([1, dev(1), dev(2)], {"main": 1, "dev": dev(2)})
     asserted = {"requirements": version(2, 3, "dev")["requirements"], "updates": []}
     commit(catalog, caller, "t", together(asserted, property_change(x="1")))
 
@@ -379,23 +385,23 @@ def test_a_ref_set_with_the_hand_over_is_left_behind(catalog: Catalog, caller: C
 def test_only_the_first_commit_on_a_branch_looks_at_storage(
     catalog: Catalog, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adopted(catalog, caller)
+    adopt_branch(catalog, caller)
     commit(catalog, caller, "t", version(1, 2, "dev"))
     monkeypatch.setattr("lancehouse.lake.history.read_history", None)
     made = commit(catalog, caller, "t", version(2, 3, "dev"))
-    assert shown(orjson.loads(made.metadata)) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
+    assert snapshots_and_refs(orjson.loads(made.metadata)) == ([1, dev(1), dev(2), dev(3)], {"main": 1, "dev": dev(3)})
 
 
 def test_after_a_commit_refs_are_told_without_a_list_of_versions(
     catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location = adopted(catalog, caller)
+    location = adopt_branch(catalog, caller)
     load(catalog, caller, "t")
     commit(catalog, caller, "t", version(1, 2))
     lance.write_dataset(ROWS, location, mode="append")
     monkeypatch.setattr("lancehouse.lake.history.read_history", None)
     metadata = orjson.loads(catalog.tables.load(caller, main, LEVELS, "t", "refs").metadata)
-    assert shown(metadata)[1] == {"main": 2, "dev": dev(1)}
+    assert snapshots_and_refs(metadata)[1] == {"main": 2, "dev": dev(1)}
     assert metadata["snapshots"][0]["summary"]["total-records"] == str(2 * ROWS.num_rows)
 
 

@@ -38,7 +38,7 @@ from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 from tests.from_memory import from_memory
-from tests.lake.store import BUCKET, Store
+from tests.lake.store import BUCKET, FakeStore
 
 SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
 
@@ -55,12 +55,12 @@ def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
     return lance.write_dataset(ROWS, at, mode="append")
 
 
-def emptied(folder: str) -> str:
+def remove_folder(folder: str) -> str:
     shutil.rmtree(folder)
     return folder
 
 
-class Catalog:
+class CachedCatalog:
     """A catalog with one warehouse, and its tables as Iceberg sees them."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,26 +116,26 @@ class Catalog:
         return self.find(entry.name)
 
     def load(self, entry: EntryRow) -> Json:
-        return checked(self.tables.load(self.warehouse, entry))
+        return check_metadata(self.tables.load(self.warehouse, entry))
 
-    def cached(self, entry: EntryRow) -> LanceTableMetadata | None:
+    def find_cached(self, entry: EntryRow) -> LanceTableMetadata | None:
         return from_memory(self.tables.load, self.warehouse, entry)
 
     def settle(self, entry: EntryRow) -> LanceTableMetadata:
         """Load until it is held in memory."""
         deadline = time.monotonic() + 10
-        while (found := self.cached(entry)) is None:
+        while (found := self.find_cached(entry)) is None:
             assert time.monotonic() < deadline
             self.tables.load(self.warehouse, entry)
             time.sleep(0.01)
         return found
 
 
-def checked(table: LanceTableMetadata) -> Json:
+def check_metadata(table: LanceTableMetadata) -> Json:
     """The metadata, if they are what pyiceberg and Iceberg's Java library take."""
     metadata = table.metadata
     for raw in (table.full_json, table.refs_json):
-        assert parsed(raw).location == metadata["location"]
+        assert parse_metadata(raw).location == metadata["location"]
     ids = {each["snapshot-id"] for each in metadata["snapshots"]}
     assert len(ids) == len(metadata["snapshots"])
     assert {ref["snapshot-id"] for ref in metadata["refs"].values()} <= ids
@@ -152,13 +152,13 @@ def checked(table: LanceTableMetadata) -> Json:
     return metadata
 
 
-def parsed(raw: bytes) -> TableMetadata:
+def parse_metadata(raw: bytes) -> TableMetadata:
     return TableMetadataUtil.parse_raw(raw.decode())
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    made = Catalog(tmp_path)
+def catalog(tmp_path: Path) -> Iterator[CachedCatalog]:
+    made = CachedCatalog(tmp_path)
     yield made
     made.database.close()
 
@@ -171,7 +171,7 @@ def summaries(metadata: Json) -> list[dict[str, str]]:
     return [each["summary"] for each in metadata["snapshots"]]
 
 
-def test_declared(catalog: Catalog) -> None:
+def test_declared(catalog: CachedCatalog) -> None:
     empty = catalog.load(catalog.create("empty"))
     assert "current-snapshot-id" not in empty
     assert empty["schemas"] == [{"type": "struct", "schema-id": 1, "fields": []}]
@@ -181,7 +181,7 @@ def test_declared(catalog: Catalog) -> None:
     assert (declared["current-schema-id"], declared["last-column-id"]) == (1, 1)
 
 
-def test_the_seed_point_by_point(catalog: Catalog) -> None:
+def test_the_seed_point_by_point(catalog: CachedCatalog) -> None:
     entry = catalog.create(properties={"table_type": "LANCE", "managed_by": "Storage", "gc.enabled": "false"})
     for _ in range(3):
         append(entry.location)
@@ -202,7 +202,7 @@ def test_the_seed_point_by_point(catalog: Catalog) -> None:
         assert table[key] == []
 
 
-def test_summaries(catalog: Catalog) -> None:
+def test_summaries(catalog: CachedCatalog) -> None:
     entry = catalog.create()
     append(entry.location)
     append(entry.location)
@@ -231,7 +231,7 @@ def test_summaries(catalog: Catalog) -> None:
     assert Path(last["manifest-list"].removeprefix("lance://")).exists()
 
 
-def test_tags_and_branches(catalog: Catalog) -> None:
+def test_tags_and_branches(catalog: CachedCatalog) -> None:
     entry = catalog.create()
     append(entry.location)
     append(entry.location).tags.create("v1", 1)
@@ -264,7 +264,7 @@ CHANGES: dict[str, tuple[Callable[[str], object], Callable[[Json], bool]]] = {
     "tag": (lambda at: lance.dataset(at).tags.create("x", 2), lambda table: table["refs"]["x"]["snapshot-id"] == 2),
     "branch": (lambda at: lance.dataset(at).create_branch("x", 2), lambda table: "x" in table["refs"]),
     "made again": (
-        lambda at: lance.write_dataset(ROWS, emptied(at)),
+        lambda at: lance.write_dataset(ROWS, remove_folder(at)),
         lambda table: ids(table) == [1],
     ),
     "removed": (shutil.rmtree, lambda table: ids(table) == []),
@@ -273,54 +273,54 @@ CHANGES: dict[str, tuple[Callable[[str], object], Callable[[Json], bool]]] = {
 
 @pytest.mark.parametrize(("change", "shows"), CHANGES.values(), ids=CHANGES)
 def test_a_change_with_plain_pylance_shows_at_once(
-    catalog: Catalog, change: Callable[[str], object], shows: Callable[[Json], bool]
+    catalog: CachedCatalog, change: Callable[[str], object], shows: Callable[[Json], bool]
 ) -> None:
     entry = catalog.create()
     for _ in range(3):
         append(entry.location)
     before = catalog.settle(entry)
-    assert catalog.cached(entry) is before
+    assert catalog.find_cached(entry) is before
     change(entry.location)
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
     after = catalog.tables.load(catalog.warehouse, entry)
-    assert shows(checked(after))
+    assert shows(check_metadata(after))
     assert after.etag != before.etag
     assert catalog.settle(entry).full_json == after.full_json
 
 
-def test_a_table_that_comes_to_be(catalog: Catalog) -> None:
+def test_a_table_that_comes_to_be(catalog: CachedCatalog) -> None:
     entry = catalog.create()
     catalog.settle(entry)
     append(entry.location)
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
     assert catalog.load(entry)["current-snapshot-id"] == 1
 
 
-def test_every_version_shows_at_once_under_load(catalog: Catalog) -> None:
+def test_every_version_shows_at_once_under_load(catalog: CachedCatalog) -> None:
     """A reader that asks after a commit sees it, however fast commits follow each other."""
     entry = catalog.create()
     dataset = append(entry.location)
     for version in range(2, 42):
         dataset = append(dataset)
-        table = catalog.cached(entry) or catalog.tables.load(catalog.warehouse, entry)
+        table = catalog.find_cached(entry) or catalog.tables.load(catalog.warehouse, entry)
         assert table.metadata["current-snapshot-id"] == version
 
 
-def test_a_new_revision_is_built_anew(catalog: Catalog) -> None:
+def test_a_new_revision_is_built_anew(catalog: CachedCatalog) -> None:
     entry = catalog.create()
     append(entry.location)
     before = catalog.settle(entry)
     changed = replace(
         entry, revision=entry.revision + 1, updated_ms=10**14, properties={"table_type": "lance", "a": "b"}
     )
-    assert catalog.cached(changed) is None
+    assert catalog.find_cached(changed) is None
     table = catalog.load(changed)
     assert table["properties"]["a"] == "b"
     assert table["last-updated-ms"] == 10**14
     assert catalog.settle(changed).etag != before.etag
 
 
-def test_etags(catalog: Catalog, tmp_path: Path) -> None:
+def test_etags(catalog: CachedCatalog, tmp_path: Path) -> None:
     entry = catalog.create()
     append(entry.location)
     append(entry.location)
@@ -331,7 +331,7 @@ def test_etags(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.tables.load(catalog.warehouse, entry).etag != here.etag
 
 
-def test_time_goes_back(catalog: Catalog) -> None:
+def test_time_goes_back(catalog: CachedCatalog) -> None:
     """Writers with clocks apart: Iceberg's Java library refuses a log that is not in order."""
     entry = catalog.create(properties=IMPL)
     row = SnapshotRow(1, None, 1, 10**13, "m", {"operation": "append"})
@@ -343,7 +343,7 @@ def test_time_goes_back(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "{}/"])
-def test_locations(catalog: Catalog, form: str) -> None:
+def test_locations(catalog: CachedCatalog, form: str) -> None:
     path = f"{catalog.warehouse.location}/n/with space"
     append(path)
     entry = catalog.create(location=form.format(path if form == "{}" else path.replace(" ", "%20")))
@@ -359,7 +359,7 @@ def test_locations(catalog: Catalog, form: str) -> None:
 # Managed by the catalog
 
 
-def test_the_catalog_decides(catalog: Catalog) -> None:
+def test_the_catalog_decides(catalog: CachedCatalog) -> None:
     entry = catalog.create(properties=IMPL, schema=DECLARED)
     for _ in range(3):
         append(entry.location)
@@ -380,20 +380,20 @@ def test_the_catalog_decides(catalog: Catalog) -> None:
     assert table["snapshots"][1]["manifest-list"] == f"{entry.location}/2.staged"
     assert catalog.settle(entry).manifest == f"{entry.location}/2.staged"
     append(entry.location)
-    assert catalog.cached(entry) is not None
+    assert catalog.find_cached(entry) is not None
     lance.dataset(entry.location).tags.create("one", 1)
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
     lance.dataset(entry.location).tags.create("later", 3)
     assert set(catalog.load(entry)["refs"]) == {"main", "one"}
 
 
-def test_a_manifest_that_is_not_in_place_yet(catalog: Catalog) -> None:
+def test_a_manifest_that_is_not_in_place_yet(catalog: CachedCatalog) -> None:
     entry = catalog.commit(catalog.create(properties=IMPL, schema=DECLARED), 1)
     table = catalog.load(entry)
     assert (table["current-snapshot-id"], table["schemas"][0]["fields"]) == (1, DECLARED["fields"])
     time.sleep(0.1)
     catalog.load(entry)
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
     append(entry.location)
     assert [field["name"] for field in catalog.load(entry)["schemas"][0]["fields"]] == ["id", "v"]
     assert catalog.settle(entry)
@@ -401,10 +401,10 @@ def test_a_manifest_that_is_not_in_place_yet(catalog: Catalog) -> None:
     table = catalog.load(entry)
     assert [field["name"] for field in table["schemas"][0]["fields"]] == ["id", "v"]
     assert ["total-records" in summary for summary in summaries(table)] == [True, False]
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
 
 
-def test_versions_from_before_the_catalog(catalog: Catalog) -> None:
+def test_versions_from_before_the_catalog(catalog: CachedCatalog) -> None:
     """An adopted dataset: what it had then is shown; what storage got later behind the catalog's back is not."""
     entry = catalog.create(properties=IMPL, version=2)
     for _ in range(5):
@@ -416,13 +416,13 @@ def test_versions_from_before_the_catalog(catalog: Catalog) -> None:
     assert ids(catalog.load(entry)) == [1, 2, 3, 5]
 
 
-def test_an_adopted_version_that_is_gone(catalog: Catalog) -> None:
+def test_an_adopted_version_that_is_gone(catalog: CachedCatalog) -> None:
     table = catalog.load(catalog.create(properties=IMPL, version=7, schema=DECLARED))
     assert (table["current-snapshot-id"], ids(table)) == (7, [7])
     assert table["snapshots"][0]["manifest-list"].endswith("_versions/18446744073709551608.manifest")
 
 
-def test_refs_of_the_catalog(catalog: Catalog) -> None:
+def test_refs_of_the_catalog(catalog: CachedCatalog) -> None:
     entry = catalog.create(properties=IMPL)
     for _ in range(3):
         append(entry.location)
@@ -439,12 +439,12 @@ def test_refs_of_the_catalog(catalog: Catalog) -> None:
     }
 
 
-def test_an_operation_that_iceberg_does_not_know(catalog: Catalog) -> None:
+def test_an_operation_that_iceberg_does_not_know(catalog: CachedCatalog) -> None:
     entry = catalog.commit(catalog.create(properties=IMPL), 1, operation="compaction")
     assert summaries(catalog.load(entry)) == [{"operation": "overwrite"}]
 
 
-def test_after_a_commit_storage_is_left_alone(catalog: Catalog) -> None:
+def test_after_a_commit_storage_is_left_alone(catalog: CachedCatalog) -> None:
     entry = catalog.create(properties=IMPL, schema=DECLARED)
     append(entry.location)
     entry = catalog.commit(entry, 1)
@@ -452,24 +452,24 @@ def test_after_a_commit_storage_is_left_alone(catalog: Catalog) -> None:
     shutil.rmtree(entry.location)
     Path(entry.location).write_text("whatever needs storage now fails")
     entry = catalog.commit(entry, 2)
-    table = checked(catalog.tables.load_committed(catalog.warehouse, entry))
+    table = check_metadata(catalog.tables.load_committed(catalog.warehouse, entry))
     assert (table["current-snapshot-id"], ids(table)) == (2, [1, 2])
     assert [field["name"] for field in table["schemas"][0]["fields"]] == ["id", "v"]
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
 
 
-def test_a_commit_is_answered_whatever_storage_says(catalog: Catalog) -> None:
+def test_a_commit_is_answered_whatever_storage_says(catalog: CachedCatalog) -> None:
     entry = catalog.create(properties=IMPL)
     Path(entry.location).parent.mkdir()
     Path(entry.location).write_text("no dataset")
     entry = catalog.commit(entry, 1)
-    assert checked(catalog.tables.load_committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+    assert check_metadata(catalog.tables.load_committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
 
 
-def test_after_a_commit_of_properties(catalog: Catalog) -> None:
+def test_after_a_commit_of_properties(catalog: CachedCatalog) -> None:
     entry = catalog.create()
     append(entry.location)
-    assert checked(catalog.tables.load_committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
+    assert check_metadata(catalog.tables.load_committed(catalog.warehouse, entry))["current-snapshot-id"] == 1
 
 
 # Managed by the catalog, on branches
@@ -483,7 +483,7 @@ def refs_of(metadata: Json) -> dict[str, tuple[str, int]]:
     return {name: (ref["type"], ref["snapshot-id"]) for name, ref in metadata["refs"].items()}
 
 
-def branched(catalog: Catalog, name: str = "dev", versions: int = 3) -> EntryRow:
+def create_branched(catalog: CachedCatalog, name: str = "dev", versions: int = 3) -> EntryRow:
     """A table at version 2, with a branch of as many versions that only storage knows of, the first from version 2."""
     entry = catalog.create(properties=IMPL, version=2)
     append(entry.location)
@@ -493,7 +493,7 @@ def branched(catalog: Catalog, name: str = "dev", versions: int = 3) -> EntryRow
     return entry
 
 
-def test_a_branch_that_storage_has_nothing_of(catalog: Catalog) -> None:
+def test_a_branch_that_storage_has_nothing_of(catalog: CachedCatalog) -> None:
     """Nor has it a main branch."""
     entry = catalog.create(properties=IMPL, schema=DECLARED)
     entry = catalog.commit(entry, 4, 5, branch="dev", key="value")
@@ -516,8 +516,8 @@ def test_a_branch_that_storage_has_nothing_of(catalog: Catalog) -> None:
     assert [each["snapshot-id"] for each in table["snapshot-log"]] == [1]
 
 
-def test_a_branch_before_and_after_its_manifest_is_there(catalog: Catalog) -> None:
-    entry = branched(catalog)
+def test_a_branch_before_and_after_its_manifest_is_there(catalog: CachedCatalog) -> None:
+    entry = create_branched(catalog)
     assert ids(catalog.load(entry)) == [1, 2, dev(2), dev(3), dev(4)]
     catalog.settle(entry)
     entry = catalog.commit(entry, 5, branch="dev", key="value")
@@ -529,7 +529,7 @@ def test_a_branch_before_and_after_its_manifest_is_there(catalog: Catalog) -> No
     before = catalog.settle(entry)
     dataset = lance.dataset(entry.location)
     append(dataset.checkout_version(("dev", None)))
-    assert catalog.cached(entry) is None
+    assert catalog.find_cached(entry) is None
     table = catalog.load(entry)
     assert ids(table) == [1, 2, dev(2), dev(3), dev(4), dev(5)]
     assert summaries(table)[-1] == {
@@ -546,8 +546,8 @@ def test_a_branch_before_and_after_its_manifest_is_there(catalog: Catalog) -> No
     assert catalog.settle(entry).etag != before.etag
 
 
-def test_what_storage_has_beyond_a_branch_of_the_catalog(catalog: Catalog) -> None:
-    entry = branched(catalog)
+def test_what_storage_has_beyond_a_branch_of_the_catalog(catalog: CachedCatalog) -> None:
+    entry = create_branched(catalog)
     dataset = lance.dataset(entry.location)
     dataset.create_branch("other", 1)
     dataset.tags.create("good", ("dev", 3))
@@ -563,9 +563,9 @@ def test_what_storage_has_beyond_a_branch_of_the_catalog(catalog: Catalog) -> No
     }
 
 
-def test_a_branch_of_the_catalog_at_a_version_of_storage(catalog: Catalog) -> None:
+def test_a_branch_of_the_catalog_at_a_version_of_storage(catalog: CachedCatalog) -> None:
     """A ref that a client set without a new version: up to there."""
-    entry = catalog.commit(branched(catalog), refs=(RefRow("dev", "branch", dev(3)),))
+    entry = catalog.commit(create_branched(catalog), refs=(RefRow("dev", "branch", dev(3)),))
     table = catalog.load(entry)
     assert (ids(table), refs_of(table)["dev"]) == ([1, 2, dev(2), dev(3)], ("branch", dev(3)))
     lance.dataset(entry.location).branches.delete("dev")
@@ -576,8 +576,8 @@ def test_a_branch_of_the_catalog_at_a_version_of_storage(catalog: Catalog) -> No
     assert last["manifest-list"].endswith("/tree/dev/_versions/18446744073709551612.manifest")
 
 
-def test_a_ref_of_the_catalog_that_is_no_branch_of_lance(catalog: Catalog) -> None:
-    entry = branched(catalog)
+def test_a_ref_of_the_catalog_that_is_no_branch_of_lance(catalog: CachedCatalog) -> None:
+    entry = create_branched(catalog)
     for ref in (RefRow("dev", "branch", 1), RefRow("dev", "tag", dev(3))):
         entry = catalog.commit(entry, refs=(ref,))
         table = catalog.load(entry)
@@ -585,7 +585,7 @@ def test_a_ref_of_the_catalog_that_is_no_branch_of_lance(catalog: Catalog) -> No
         assert refs_of(table)["dev"] == (ref.kind, ref.snapshot_id)
 
 
-def test_a_tag_of_storage_beside_a_branch_of_the_catalog(catalog: Catalog) -> None:
+def test_a_tag_of_storage_beside_a_branch_of_the_catalog(catalog: CachedCatalog) -> None:
     entry = catalog.create(properties=IMPL, version=1)
     append(entry.location).tags.create("dev", 1)
     entry = catalog.commit(entry, 2, branch="dev")
@@ -596,9 +596,9 @@ def test_a_tag_of_storage_beside_a_branch_of_the_catalog(catalog: Catalog) -> No
     }
 
 
-def test_another_server_sees_a_branch_at_once(catalog: Catalog) -> None:
+def test_another_server_sees_a_branch_at_once(catalog: CachedCatalog) -> None:
     elsewhere = LanceMetadataCache(catalog.database)
-    entry = branched(catalog)
+    entry = create_branched(catalog)
     for version in (5, 6):
         for tables in (catalog.tables, elsewhere):
             tables.load(catalog.warehouse, entry)
@@ -607,10 +607,10 @@ def test_another_server_sees_a_branch_at_once(catalog: Catalog) -> None:
         assert from_memory(elsewhere.load, catalog.warehouse, entry) is None
         there = elsewhere.load(catalog.warehouse, entry)
         assert texts(there) == texts(here)
-        assert refs_of(checked(there))["dev"] == ("branch", dev(version))
+        assert refs_of(check_metadata(there))["dev"] == ("branch", dev(version))
 
 
-def test_ids_of_main_that_look_like_those_of_a_branch(catalog: Catalog) -> None:
+def test_ids_of_main_that_look_like_those_of_a_branch(catalog: CachedCatalog) -> None:
     """No Lance table has so many versions; a client may say so all the same."""
     first, second = 2**62, 2**62 + 1
     entry = catalog.commit(catalog.create(properties=IMPL), first, second)
@@ -629,7 +629,7 @@ def test_ids_of_main_that_look_like_those_of_a_branch(catalog: Catalog) -> None:
 class Steps:
     """A table of one catalog that changes step by step, in storage and in the catalog."""
 
-    def __init__(self, catalog: Catalog, **entry: Any) -> None:
+    def __init__(self, catalog: CachedCatalog, **entry: Any) -> None:
         self.catalog = catalog
         self.entry = catalog.create(**entry)
 
@@ -654,11 +654,11 @@ class Steps:
     def write(self, work: Callable[[Any], object], **changes: Any) -> None:
         """Rows, in a commit that changes the entry."""
 
-        def changed(tx: Any) -> None:
+        def advance(tx: Any) -> None:
             work(tx)
             assert repository.advance_entry(tx, self.entry.id, self.entry.revision, now_ms=3_000, **changes)
 
-        self.catalog.database.write(changed)
+        self.catalog.database.write(advance)
         self.entry = self.catalog.find(self.entry.name)
 
     def change(self, **changes: Any) -> None:
@@ -738,7 +738,7 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
     ("ids used again", lambda at: at.remove(14, 20, adding=(14, 20))),
     ("a version after those", lambda at: at.commit(22)),
     ("ids used again, unseen", lambda at: at.use_again(14, 20, 22)),
-    ("another dataset", lambda at: lance.write_dataset(ROWS, emptied(at.entry.location))),
+    ("another dataset", lambda at: lance.write_dataset(ROWS, remove_folder(at.entry.location))),
     ("none known", lambda at: at.change(version=23)),
     ("none", lambda at: at.change(version=None)),
     ("again", lambda at: at.change(version=14)),
@@ -746,7 +746,7 @@ MANAGED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
 
 
 @pytest.mark.parametrize("looks", ["after each", "after some", "never", "at refs after each", "at refs after some"])
-def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
+def test_step_by_step_is_as_at_once(catalog: CachedCatalog, looks: str) -> None:
     """Whatever is taken from before: the bytes, the etag and the refs are those of a table that is made anew."""
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(3)
@@ -756,7 +756,7 @@ def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
         step(at)
         table = catalog.tables.load_committed(catalog.warehouse, at.entry)
         assert texts(table) == texts(at.at_once()), name
-        checked(table)
+        check_metadata(table)
         assert states.setdefault(table.etag, table.full_json) == table.full_json, name
         if "after each" in looks or ("after some" in looks and number % 4 == 3):
             asked: Snapshots = "refs" if "at refs" in looks else "all"
@@ -764,7 +764,7 @@ def test_step_by_step_is_as_at_once(catalog: Catalog, looks: str) -> None:
             anew = LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry)
             assert (loaded.refs_json, loaded.manifest) == (anew.refs_json, anew.manifest), name
             assert asked == "refs" or texts(loaded) == texts(anew), name
-            checked(loaded)
+            check_metadata(loaded)
             assert states.setdefault(loaded.etag, loaded.full_json) == loaded.full_json, name
     assert len(set(states.values())) == len(states)
 
@@ -786,33 +786,33 @@ STORED_STEPS: list[tuple[str, Callable[[Steps], object]]] = [
     ("without the branches", lambda at: [at.dataset.branches.delete(name) for name in ("a", "b")]),
     ("without old versions", lambda at: at.clean()),
     ("a version after that", lambda at: at.append()),
-    ("made again", lambda at: lance.write_dataset(ROWS, emptied(at.entry.location))),
+    ("made again", lambda at: lance.write_dataset(ROWS, remove_folder(at.entry.location))),
     ("gone", lambda at: shutil.rmtree(at.entry.location)),
 ]
 
 
-def test_version_by_version_is_as_at_once(catalog: Catalog) -> None:
+def test_version_by_version_is_as_at_once(catalog: CachedCatalog) -> None:
     at = Steps(catalog)
     states: dict[str, bytes] = {}
     for name, step in STORED_STEPS:
         step(at)
         table = catalog.tables.load(catalog.warehouse, at.entry)
         assert texts(table) == texts(LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry)), name
-        checked(table)
+        check_metadata(table)
         assert states.setdefault(table.etag, table.full_json) == table.full_json, name
     assert len(set(states.values())) == len(states)
 
 
-def test_a_commit_costs_what_is_new(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_costs_what_is_new(catalog: CachedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     listed = repository.list_snapshots
 
-    def counted(*args: Any) -> list[SnapshotRow]:
+    def count_rows(*args: Any) -> list[SnapshotRow]:
         found = listed(*args)
         rows.append(len(found))
         return found
 
-    monkeypatch.setattr(repository, "list_snapshots", counted)
+    monkeypatch.setattr(repository, "list_snapshots", count_rows)
     at = Steps(catalog, properties=IMPL)
     at.commit(*range(1, 51))
     before = at.entry
@@ -837,26 +837,26 @@ def test_a_commit_costs_what_is_new(catalog: Catalog, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def listed_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that are listed for manifests."""
     folders: list[str] = []
 
-    def counted(table: TableRef) -> dict[int, str]:
+    def note_folder(table: TableRef) -> dict[int, str]:
         folders.append(table.branch or "main")
         return list_manifests(table)
 
-    monkeypatch.setattr(history, "list_manifests", counted)
+    monkeypatch.setattr(history, "list_manifests", note_folder)
     return folders
 
 
-def test_refs_after_a_commit_cost_what_is_new(catalog: Catalog, listed: list[str]) -> None:
+def test_refs_after_a_commit_cost_what_is_new(catalog: CachedCatalog, listed_folders: list[str]) -> None:
     """Versions are not listed: neither with the manifest in its place, nor before, nor if another server committed."""
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(3)
     catalog.load(at.entry)
     elsewhere = LanceMetadataCache(catalog.database)
     for version in range(4, 8):
-        listed.clear()
+        listed_folders.clear()
         at.commit(version)
         if version % 2:
             catalog.tables.load_committed(catalog.warehouse, at.entry)
@@ -864,12 +864,12 @@ def test_refs_after_a_commit_cost_what_is_new(catalog: Catalog, listed: list[str
         at.append()
         table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
         assert table.refs_json != before
-        assert listed == []
+        assert listed_folders == []
         assert table.refs_json == elsewhere.load(catalog.warehouse, at.entry).refs_json
 
 
 def test_refs_after_a_commit_that_was_answered_here_cost_no_read_of_snapshots(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    catalog: CachedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(3)
@@ -884,7 +884,7 @@ def test_refs_after_a_commit_that_was_answered_here_cost_no_read_of_snapshots(
         assert texts(table) == texts(LanceMetadataCache(catalog.database).load(catalog.warehouse, at.entry))
 
 
-def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list[str]) -> None:
+def test_what_is_held_for_refs_does_not_serve_all(catalog: CachedCatalog, listed_folders: list[str]) -> None:
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(4)
     catalog.settle(at.entry)
@@ -893,11 +893,15 @@ def test_what_is_held_for_refs_does_not_serve_all(catalog: Catalog, listed: list
     time.sleep(0.1)
     table = catalog.tables.load(catalog.warehouse, at.entry, "refs")
     assert from_memory(catalog.tables.load, catalog.warehouse, at.entry, "refs") is table
-    assert catalog.cached(at.entry) is None
-    listed.clear()
+    assert catalog.find_cached(at.entry) is None
+    listed_folders.clear()
     assert ids(catalog.load(at.entry)) == [1, 2, 3, 4]
-    assert listed == ["main"]
-    assert catalog.cached(at.entry) is from_memory(catalog.tables.load, catalog.warehouse, at.entry, "refs") is not None
+    assert listed_folders == ["main"]
+    assert (
+        catalog.find_cached(at.entry)
+        is from_memory(catalog.tables.load, catalog.warehouse, at.entry, "refs")
+        is not None
+    )
 
 
 def without_manifest(at: Steps, version: int) -> None:
@@ -905,7 +909,7 @@ def without_manifest(at: Steps, version: int) -> None:
 
 
 @pytest.mark.parametrize("gone", [[1], [2], [1, 2], [3], [5], [4, 5], [1, 4, 5]])
-def test_versions_that_are_gone(catalog: Catalog, gone: list[int]) -> None:
+def test_versions_that_are_gone(catalog: CachedCatalog, gone: list[int]) -> None:
     """Of those from before the catalog and of those that it accepted, named by a ref of the catalog or by none."""
     at = Steps(catalog, properties=IMPL, version=3)
     at.append(6)
@@ -924,7 +928,7 @@ def test_versions_that_are_gone(catalog: Catalog, gone: list[int]) -> None:
     ]
 
 
-def test_json_is_held_once(catalog: Catalog) -> None:
+def test_json_is_held_once(catalog: CachedCatalog) -> None:
     entry = catalog.commit(catalog.create(properties=IMPL), *range(1, 101))
     catalog.load(entry)
     table = catalog.tables.load_committed(catalog.warehouse, catalog.commit(entry, 101))
@@ -942,7 +946,7 @@ def test_json_is_held_once(catalog: Catalog) -> None:
 # What is broken, or shared
 
 
-def test_broken(catalog: Catalog) -> None:
+def test_broken(catalog: CachedCatalog) -> None:
     entry = catalog.create()
     append(entry.location)
     (manifest,) = Path(entry.location, "_versions").glob("*.manifest")
@@ -953,8 +957,8 @@ def test_broken(catalog: Catalog) -> None:
         catalog.tables.find_latest_version(catalog.warehouse, entry.location)
 
 
-def test_storage_out_of_reach(catalog: Catalog) -> None:
-    with Store() as store:
+def test_storage_out_of_reach(catalog: CachedCatalog) -> None:
+    with FakeStore() as store:
         warehouse = replace(catalog.warehouse, location=f"s3://{BUCKET}", storage=store.options)
         stored = catalog.create("stored", location=f"s3://{BUCKET}/n/stored")
         managed = catalog.create("managed", location=f"s3://{BUCKET}/n/managed", properties=IMPL, schema=DECLARED)
@@ -962,7 +966,7 @@ def test_storage_out_of_reach(catalog: Catalog) -> None:
             lance.write_dataset(ROWS, entry.location, storage_options=store.options)
         managed = catalog.commit(managed, 1)
         for entry in (stored, managed):
-            table = checked(catalog.tables.load(warehouse, entry))
+            table = check_metadata(catalog.tables.load(warehouse, entry))
             assert table["current-snapshot-id"] == 1
             assert from_memory(catalog.tables.load, warehouse, entry) is None
         assert table["schemas"][0]["fields"][0]["name"] == "id"
@@ -976,11 +980,11 @@ def test_storage_out_of_reach(catalog: Catalog) -> None:
             with pytest.raises(PermissionDeniedError) as refused:
                 call()
             assert "verysecretvalue" not in str(refused.value)
-        table = checked(catalog.tables.load(warehouse, managed))
+        table = check_metadata(catalog.tables.load(warehouse, managed))
         assert (table["current-snapshot-id"], table["schemas"][0]["fields"][0]["name"]) == (1, "id")
 
 
-def test_what_commits_ask(catalog: Catalog) -> None:
+def test_what_commits_ask(catalog: CachedCatalog) -> None:
     tables, warehouse = catalog.tables, catalog.warehouse
     stored, managed = catalog.create("stored"), catalog.create("managed", properties=IMPL, version=7)
     assert tables.current_version(warehouse, stored) is None
@@ -995,7 +999,7 @@ def test_what_commits_ask(catalog: Catalog) -> None:
     assert Path(manifest_location(stored.location, 2)).exists()
 
 
-def test_threads_share_one_look(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_one_look(catalog: CachedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = catalog.create()
     append(entry.location)
     looks: list[int] = []
@@ -1020,7 +1024,7 @@ def test_threads_share_one_look(catalog: Catalog, monkeypatch: pytest.MonkeyPatc
     assert not catalog.tables._key_locks
 
 
-def test_readers_beside_a_writer(catalog: Catalog) -> None:
+def test_readers_beside_a_writer(catalog: CachedCatalog) -> None:
     """No reader ever goes back, and each sees what was there when it asked."""
     entry = catalog.create()
     append(entry.location)
@@ -1030,7 +1034,7 @@ def test_readers_beside_a_writer(catalog: Catalog) -> None:
         seen = 0
         while not done.is_set():
             least = latest[0]
-            table = catalog.cached(entry) or catalog.tables.load(catalog.warehouse, entry)
+            table = catalog.find_cached(entry) or catalog.tables.load(catalog.warehouse, entry)
             current = table.metadata["current-snapshot-id"]
             assert current >= max(seen, least)
             seen = current
@@ -1048,7 +1052,7 @@ def test_readers_beside_a_writer(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(("limit", "limit_bytes", "held"), [(3, 2**30, 3), (100, 15_500, 3), (100, 1, 1)])
-def test_limits(catalog: Catalog, limit: int, limit_bytes: int, held: int) -> None:
+def test_limits(catalog: CachedCatalog, limit: int, limit_bytes: int, held: int) -> None:
     tables = LanceMetadataCache(catalog.database, limit, limit_bytes)
     entries = [catalog.create(f"t{n}", schema=DECLARED) for n in range(6)]
     for entry in entries:
@@ -1065,7 +1069,7 @@ def test_limits(catalog: Catalog, limit: int, limit_bytes: int, held: int) -> No
 
 @pytest.mark.skipif(not SPECS, reason="LANCEHOUSE_SPECS names no folder with OpenAPI documents")
 @pytest.mark.parametrize("document", ["iceberg-rest-1.11.0.yaml", "iceberg-rest-1.9.0.yaml"])
-def test_as_the_document_says(catalog: Catalog, document: str) -> None:
+def test_as_the_document_says(catalog: CachedCatalog, document: str) -> None:
     loaded = yaml.safe_load((Path(SPECS) / document).read_text())
     registry = Registry[Any]().with_resource("iceberg", DRAFT202012.create_resource(loaded))
     validator = OAS31Validator({"$ref": "iceberg#/components/schemas/TableMetadata"}, registry=registry)

@@ -31,7 +31,7 @@ NEW = replace(MANAGED, version=None)
 
 
 @dataclass
-class Table:
+class TableAtVersion:
     """A table at some version, with the tag `v2` on version 2, and branches by the versions the catalog accepted."""
 
     current: int | None
@@ -74,7 +74,9 @@ def commit(
     stored_branches: Mapping[str, int] | None = None,
 ) -> EntryChange:
     version = entry.version if entry is not STORED else 3
-    return decide(entry, Table(version, stored, branches or {}, stored_branches or {}), requires or [], updates)
+    return decide(
+        entry, TableAtVersion(version, stored, branches or {}, stored_branches or {}), requires or [], updates
+    )
 
 
 def on(ref: str, version: int | None) -> dict[str, Any]:

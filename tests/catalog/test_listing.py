@@ -27,7 +27,7 @@ Named = tuple[tuple[str, ...], str]
 
 
 @pytest.fixture
-def filled(catalog: Catalog, main: Warehouse) -> Catalog:
+def filled_catalog(catalog: Catalog, main: Warehouse) -> Catalog:
     """Five Lance tables in each of some namespaces, between entries of other kinds; one in another warehouse."""
     other = catalog.warehouses["other"]
 
@@ -80,36 +80,40 @@ def of(*spaces: tuple[str, ...]) -> set[Named]:
     ],
 )
 def test_pages_hold_what_a_caller_may_read(
-    filled: Catalog, main: Warehouse, grants: list[Grant], seen: set[Named], limit: int
+    filled_catalog: Catalog, main: Warehouse, grants: list[Grant], seen: set[Named], limit: int
 ) -> None:
-    found = pages(filled, main, grants, limit)
+    found = pages(filled_catalog, main, grants, limit)
     names = [name for page in found for name in page]
     assert len(names) == len(set(names))
     assert set(names) == seen
     assert all(len(page) == limit for page in found[:-1])
-    whole, token = listing.list_lance_tables(filled.database, Caller(Identity("ada", tuple(grants))), main, None, None)
+    whole, token = listing.list_lance_tables(
+        filled_catalog.database, Caller(Identity("ada", tuple(grants))), main, None, None
+    )
     assert (whole, token) == (names, None)
 
 
-def test_a_page_is_one_read(filled: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_one_read(
+    filled_catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes the rows that it shows, and one more to know whether that is all."""
     reads: list[int] = []
     read = Database.read
 
-    def counted(database: Database, work: Callable[[Tx], Any]) -> Any:
+    def count_read(database: Database, work: Callable[[Tx], Any]) -> Any:
         found = read(database, work)
         reads.append(len(found))
         return found
 
-    monkeypatch.setattr(Database, "read", counted)
-    _, token = listing.list_lance_tables(filled.database, caller, main, None, 2)
+    monkeypatch.setattr(Database, "read", count_read)
+    _, token = listing.list_lance_tables(filled_catalog.database, caller, main, None, 2)
     assert reads == [3]
-    listing.list_lance_tables(filled.database, caller, main, token, 20)
+    listing.list_lance_tables(filled_catalog.database, caller, main, token, 20)
     assert reads == [3, 21]
 
 
-def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Warehouse, caller: Caller) -> None:
-    first, token = listing.list_lance_tables(filled.database, caller, main, None, 2)
+def test_a_page_begins_behind_a_table_that_is_gone(filled_catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    first, token = listing.list_lance_tables(filled_catalog.database, caller, main, None, 2)
     assert first == [(("a",), "t0"), (("a",), "t1")]
 
     def drop(tx: Tx) -> None:
@@ -117,8 +121,11 @@ def test_a_page_begins_behind_a_table_that_is_gone(filled: Catalog, main: Wareho
         assert entry
         repository.delete_entry(tx, entry.id)
 
-    filled.database.write(drop)
-    assert listing.list_lance_tables(filled.database, caller, main, token, 2)[0] == [(("a",), "t2"), (("a",), "t3")]
+    filled_catalog.database.write(drop)
+    assert listing.list_lance_tables(filled_catalog.database, caller, main, token, 2)[0] == [
+        (("a",), "t2"),
+        (("a",), "t3"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,6 @@ def test_what_is_refused(catalog: Catalog, main: Warehouse, token: str | None, l
         listing.list_lance_tables(catalog.database, Caller(ANYBODY), main, token, limit)
 
 
-def test_nothing_for_those_who_may_read_nothing(filled: Catalog, main: Warehouse) -> None:
+def test_nothing_for_those_who_may_read_nothing(filled_catalog: Catalog, main: Warehouse) -> None:
     with pytest.raises(PermissionDeniedError, match="ada is no reader of warehouse main"):
-        pages(filled, main, [Grant(Role.ADMIN, "other")], 1)
+        pages(filled_catalog, main, [Grant(Role.ADMIN, "other")], 1)

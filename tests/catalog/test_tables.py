@@ -50,7 +50,7 @@ def load(catalog: Catalog, caller: Caller, name: str = "t") -> dict[str, Any]:
     return metadata
 
 
-def listed(catalog: Catalog, caller: Caller) -> list[str]:
+def list_tables(catalog: Catalog, caller: Caller) -> list[str]:
     return catalog.tables.list(caller, catalog.warehouses["main"], ("db",), None, None)[0]
 
 
@@ -101,7 +101,7 @@ def test_a_broken_dataset_is_no_table(catalog: Catalog, main: Warehouse, caller:
         manifest.write_bytes(b"junk")
     with pytest.raises(InvalidInputError):
         create(catalog, caller, location=folder, properties={"managed_by": managed_by})
-    assert listed(catalog, caller) == []
+    assert list_tables(catalog, caller) == []
 
 
 def test_a_lance_table_of_another_catalog_is_registered_by_its_metadata_file(
@@ -140,7 +140,7 @@ def test_managed_by_as_the_warehouse_has_it(
 def test_managed_by_something_else(catalog: Catalog, caller: Caller) -> None:
     with pytest.raises(InvalidInputError, match="managed_by is 'me'"):
         create(catalog, caller, properties={"managed_by": "me"})
-    assert listed(catalog, caller) == []
+    assert list_tables(catalog, caller) == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_locations_that_are_refused(
     create(catalog, caller, "u")
     with pytest.raises(InvalidInputError):
         create(catalog, caller, lake=lake, location=location.format(main=main.location))
-    assert listed(catalog, caller) == ["u"]
+    assert list_tables(catalog, caller) == ["u"]
 
 
 def test_an_iceberg_table(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
@@ -181,7 +181,7 @@ def test_an_iceberg_table(catalog: Catalog, main: Warehouse, caller: Caller) -> 
 def test_a_staged_table_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     made = create(catalog, caller, lake=False, staged=True)
     assert made.metadata_location is None
-    assert listed(catalog, caller) == []
+    assert list_tables(catalog, caller) == []
     assert list(Path(main.location).rglob("*.json")) == []
     with pytest.raises(InvalidInputError, match="cannot be staged"):
         create(catalog, caller, staged=True)
@@ -214,7 +214,7 @@ def test_drop_keeps_the_files_and_purge_takes_them(catalog: Catalog, main: Wareh
         lance.write_dataset(ROWS, str(folder), mode="overwrite")
         (folder / "notes.txt").write_text("mine")
         catalog.tables.drop(caller, main, ("db",), "t", purge=purge)
-        assert listed(catalog, caller) == []
+        assert list_tables(catalog, caller) == []
         assert (folder / "_versions").exists() is not purge
         assert (folder / "notes.txt").exists()
 
@@ -240,7 +240,7 @@ def test_rename(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
             catalog.tables.rename(caller, main, source, target)
     catalog.tables.rename(caller, main, source, TableName(("db2",), "v"))
     assert orjson.loads(catalog.tables.load(caller, main, ("db2",), "v").metadata)["table-uuid"] == uuid
-    assert listed(catalog, caller) == ["u"]
+    assert list_tables(catalog, caller) == ["u"]
     again = orjson.loads(create(catalog, caller).metadata)["location"]
     assert again.startswith(f"{main.location}/db/t-")  # the renamed table lies where its old name says
     with pytest.raises(TableNotFoundError):

@@ -10,7 +10,7 @@ import pytest
 from tests.servers.lancehouse import PROGRAM
 
 
-def completed(words: str, **env: str) -> list[str]:
+def complete(words: str, **env: str) -> list[str]:
     """What bash would be told at the end of these words."""
     typed = words.split(" ")
     told = {"_LANCEHOUSE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(typed) - 1)}
@@ -20,15 +20,15 @@ def completed(words: str, **env: str) -> list[str]:
 
 def test_commands_options_and_catalogs(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("catalogs: {prod: {}, preview: {}, dev: {}}")
-    assert completed("lancehouse ta") == ["table"]
-    assert completed("lancehouse table pre") == ["preview"]
-    assert "--recursive" in completed("lancehouse table list --")
-    assert {"--catalog", "--output"} <= set(completed("lancehouse table list --"))
-    assert completed("lancehouse --output ") == ["text", "json"]
+    assert complete("lancehouse ta") == ["table"]
+    assert complete("lancehouse table pre") == ["preview"]
+    assert "--recursive" in complete("lancehouse table list --")
+    assert {"--catalog", "--output"} <= set(complete("lancehouse table list --"))
+    assert complete("lancehouse --output ") == ["text", "json"]
     file = f"{tmp_path}/c.yaml"
-    assert completed("lancehouse --catalog p", LANCEHOUSE_CONFIG=file) == ["preview", "prod"]
-    assert completed("lancehouse table list --catalog d", LANCEHOUSE_CONFIG=file) == ["dev"]
-    assert completed("lancehouse --catalog p", LANCEHOUSE_CONFIG="/nowhere") == []
+    assert complete("lancehouse --catalog p", LANCEHOUSE_CONFIG=file) == ["preview", "prod"]
+    assert complete("lancehouse table list --catalog d", LANCEHOUSE_CONFIG=file) == ["dev"]
+    assert complete("lancehouse --catalog p", LANCEHOUSE_CONFIG="/nowhere") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

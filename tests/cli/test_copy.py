@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ from click.testing import Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest
 
 from lancehouse.lake.dataset_discovery import split_location
-from tests.admin.homes import ROWS, Home, opened
-from tests.cli.places import refused, run
+from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, error_text, open_small, run
 
 PAIRS = [
     ("served", "reference"),
@@ -25,31 +25,33 @@ PAIRS = [
 ]
 
 
-def both(request: pytest.FixtureRequest, tmp_path: Path, first: str, second: str) -> tuple[Home, Home]:
+def both(
+    request: pytest.FixtureRequest, tmp_path: Path, first: str, second: str
+) -> tuple[ConfiguredCatalog, ConfiguredCatalog]:
     """Two catalogs in one file; the `dir` has a root that holds all tables of the test."""
-    homes = opened(first, request, tmp_path), opened(second, request, tmp_path)
-    said = json.loads(homes[0].file.read_text())
+    here, there = open_small(first, request, tmp_path), open_small(second, request, tmp_path)
+    said = json.loads(here.file.read_text())
     if "dir" in said["catalogs"] and first != "dir":
         said["catalogs"]["dir"]["root"] = str(tmp_path)
-        homes[0].file.write_text(json.dumps(said))
-        homes[1].properties["root"] = str(tmp_path)
-    return homes
+        here.file.write_text(json.dumps(said))
+        there = replace(there, properties={**there.properties, "root": str(tmp_path)})
+    return here, there
 
 
-def copy(first: Home, second: Home, *words: str) -> Result:
-    command = ("--output", "json", "copy", first.catalog, second.catalog, "--namespace", first.ns, *words)
+def copy(first: ConfiguredCatalog, second: ConfiguredCatalog, *words: str) -> Result:
+    command = ("--output", "json", "copy", first.name, second.name, "--namespace", first.ns, *words)
     return run(*command, LANCEHOUSE_CONFIG=str(first.file))
 
 
-def told(done: Result, status: int = 0) -> dict[str, str]:
+def actions_of(done: Result, status: int = 0) -> dict[str, str]:
     """What became of each table."""
     assert done.exit_code == status, done.output
     return {each["table"].split(".")[-1]: each["action"] for each in json.loads(done.stdout)["tables"]}
 
 
-def described(home: Home, like: Home, name: str) -> Any:
+def describe_copy(home: ConfiguredCatalog, like: ConfiguredCatalog, name: str) -> Any:
     """A table of another catalog's namespace, here."""
-    return home.client.describe_table(DescribeTableRequest(id=[*home.levels[:-1], like.ns, name]))
+    return home.connect().describe_table(DescribeTableRequest(id=[*home.levels[:-1], like.ns, name]))
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
@@ -60,17 +62,17 @@ def test_entries_alone(first: str, second: str, request: pytest.FixtureRequest, 
     here.write("b")
     here.declare("empty")
     wanted = {"a": "register", "b": "register", "empty": "skip"}
-    assert told(copy(here, there, "--dry-run")) == wanted
+    assert actions_of(copy(here, there, "--dry-run")) == wanted
     done = copy(here, there)
-    assert told(done) == {**wanted, "a": "done", "b": "done"}
+    assert actions_of(done) == {**wanted, "a": "done", "b": "done"}
     assert "s3cr3t" not in done.output
-    found = described(there, here, "a")
-    assert split_location(found.location) == split_location(str(here.place("a")))
+    found = describe_copy(there, here, "a")
+    assert split_location(found.location) == split_location(str(here.folder("a")))
     if "dir" not in (first, second):
         assert (found.properties["owner"], found.properties["storage.secret_access_key"]) == ("me", "s3cr3t")
     table = [*there.levels[:-1], here.ns, "a"]
-    assert lance.dataset(namespace_client=there.client, table_id=table).count_rows() == ROWS.num_rows
-    assert told(copy(here, there)) == {"a": "present", "b": "present", "empty": "skip"}
+    assert lance.dataset(namespace_client=there.connect(), table_id=table).count_rows() == TWO_ROWS.num_rows
+    assert actions_of(copy(here, there)) == {"a": "present", "b": "present", "empty": "skip"}
     same = run("diff", first, second, "--namespace", here.ns, LANCEHOUSE_CONFIG=str(here.file))
     assert f"2 tables the same, 0 different, 1 only in {first}" in same.stdout
     assert same.exit_code == 1
@@ -78,60 +80,65 @@ def test_entries_alone(first: str, second: str, request: pytest.FixtureRequest, 
 
 def test_deep_namespaces(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     here, there = both(request, tmp_path, "served", "reference")
-    here.client.create_namespace(CreateNamespaceRequest(id=[*here.levels, "deep"]))
-    lance.write_dataset(ROWS, namespace_client=here.client, table_id=[*here.levels, "deep", "v1.2"])
-    assert told(copy(here, there)) == {"2`": "done"}
-    found = there.client.describe_table(DescribeTableRequest(id=["wh", here.ns, "deep", "v1.2"]))
+    here.connect().create_namespace(CreateNamespaceRequest(id=[*here.levels, "deep"]))
+    lance.write_dataset(TWO_ROWS, namespace_client=here.connect(), table_id=[*here.levels, "deep", "v1.2"])
+    assert actions_of(copy(here, there)) == {"2`": "done"}
+    found = there.connect().describe_table(DescribeTableRequest(id=["wh", here.ns, "deep", "v1.2"]))
     assert found.properties is not None
 
 
 def test_what_unity_has_no_room_for(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     here, there = both(request, tmp_path, "served", "unity")
-    here.client.create_namespace(CreateNamespaceRequest(id=[*here.levels, "deep"]))
-    lance.write_dataset(ROWS, namespace_client=here.client, table_id=[*here.levels, "deep", "docs"])
+    here.connect().create_namespace(CreateNamespaceRequest(id=[*here.levels, "deep"]))
+    lance.write_dataset(TWO_ROWS, namespace_client=here.connect(), table_id=[*here.levels, "deep", "docs"])
     here.write("fits")
     done = copy(here, there)
-    assert told(done, 1) == {"docs": "fails", "fits": "register"}
+    assert actions_of(done, 1) == {"docs": "fails", "fits": "register"}
     assert "nothing was done: 1 table that cannot be copied" in done.stderr
-    assert told(copy(here, there, "--dry-run", "--on-conflict", "skip"), 1) == {"docs": "fails", "fits": "register"}
-    assert told(copy(here, there, "--on-conflict", "skip"), 1) == {"docs": "fails", "fits": "done"}
+    assert actions_of(copy(here, there, "--dry-run", "--on-conflict", "skip"), 1) == {
+        "docs": "fails",
+        "fits": "register",
+    }
+    assert actions_of(copy(here, there, "--on-conflict", "skip"), 1) == {"docs": "fails", "fits": "done"}
 
 
-def taken(request: pytest.FixtureRequest, tmp_path: Path, second: str = "reference") -> tuple[Home, Home, str]:
+def create_conflict(
+    request: pytest.FixtureRequest, tmp_path: Path, second: str = "reference"
+) -> tuple[ConfiguredCatalog, ConfiguredCatalog, str]:
     """A table that both have, and which is not the same; and one that only the first has."""
     here, there = both(request, tmp_path, "served", second)
     here.write("docs")
     here.write("new")
-    there.client.create_namespace(CreateNamespaceRequest(id=[*there.levels[:-1], here.ns]))
+    there.connect().create_namespace(CreateNamespaceRequest(id=[*there.levels[:-1], here.ns]))
     table = [*there.levels[:-1], here.ns, "docs"]
-    lance.write_dataset(ROWS.slice(1), namespace_client=there.client, table_id=table)
-    return here, there, str(described(there, here, "docs").location)
+    lance.write_dataset(TWO_ROWS.slice(1), namespace_client=there.connect(), table_id=table)
+    return here, there, str(describe_copy(there, here, "docs").location)
 
 
 def test_a_conflict_is_named_before_anything_is_done(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there, location = taken(request, tmp_path)
+    here, there, location = create_conflict(request, tmp_path)
     done = copy(here, there)
-    assert told(done, 1) == {"docs": "conflict", "new": "register"}
+    assert actions_of(done, 1) == {"docs": "conflict", "new": "register"}
     assert f"another table of that name, at {location}" in done.stdout
     assert json.loads(done.stderr)["error"].startswith("nothing was done: 1 conflict")
-    assert told(copy(here, there, "--dry-run"), 1) == {"docs": "conflict", "new": "register"}
-    assert there.told("table", "list", here.ns)["count"] == 1
+    assert actions_of(copy(here, there, "--dry-run"), 1) == {"docs": "conflict", "new": "register"}
+    assert there.run_json("table", "list", here.ns)["count"] == 1
 
 
 def test_conflicts_that_are_left_out(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there, location = taken(request, tmp_path)
-    assert told(copy(here, there, "--on-conflict", "skip")) == {"docs": "conflict", "new": "done"}
-    assert described(there, here, "docs").location == location
+    here, there, location = create_conflict(request, tmp_path)
+    assert actions_of(copy(here, there, "--on-conflict", "skip")) == {"docs": "conflict", "new": "done"}
+    assert describe_copy(there, here, "docs").location == location
 
 
 @pytest.mark.parametrize("second", ["reference", "polaris", "unity"])
 def test_conflicts_that_are_replaced(second: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there, location = taken(request, tmp_path, second)
+    here, there, location = create_conflict(request, tmp_path, second)
     replacing = ("--on-conflict", "replace")
     assert copy(here, there, *replacing).exit_code == 2  # nobody to ask
-    assert described(there, here, "docs").location == location
-    assert told(copy(here, there, *replacing, "--yes")) == {"docs": "done", "new": "done"}
-    assert split_location(described(there, here, "docs").location) == split_location(str(here.place("docs")))
+    assert describe_copy(there, here, "docs").location == location
+    assert actions_of(copy(here, there, *replacing, "--yes")) == {"docs": "done", "new": "done"}
+    assert split_location(describe_copy(there, here, "docs").location) == split_location(str(here.folder("docs")))
     assert lance.dataset(location).count_rows() == 1
 
 
@@ -145,19 +152,19 @@ def test_a_table_whose_versions_are_managed(request: pytest.FixtureRequest, tmp_
     said["catalogs"]["reference"]["managed_by"] = "impl"
     here.file.write_text(json.dumps(said))
     refused = copy(here, there)
-    assert told(refused, 1) == {"docs": "conflict"}
+    assert actions_of(refused, 1) == {"docs": "conflict"}
     assert f"lancehouse --catalog served table manage {here.ns}.docs --by storage" in refused.stdout
     del said["catalogs"]["reference"]["managed_by"]
     here.file.write_text(json.dumps(said))
-    assert told(copy(here, there)) == {"docs": "done"}
-    assert not described(there, here, "docs").managed_versioning
+    assert actions_of(copy(here, there)) == {"docs": "done"}
+    assert not describe_copy(there, here, "docs").managed_versioning
 
 
 def test_a_dir_has_tables_below_its_root_only(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    here, there = opened("reference", request, tmp_path), opened("dir", request, tmp_path)
+    here, there = open_small("reference", request, tmp_path), open_small("dir", request, tmp_path)
     here.write()
     done = copy(here, there)
-    assert told(done, 1) == {"docs": "conflict"}
+    assert actions_of(done, 1) == {"docs": "conflict"}
     assert "--data copies it there" in done.stdout
 
 
@@ -167,7 +174,7 @@ def test_single_tables(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         here.write(name)
     words = ("copy", "served", "reference", "--table", f"{here.ns}.a", "--table", f"{here.ns}.c")
     done = run("--output", "json", *words, LANCEHOUSE_CONFIG=str(here.file))
-    assert told(done) == {"a": "done", "c": "done"}
+    assert actions_of(done) == {"a": "done", "c": "done"}
     missing = run(*words, "--table", f"{here.ns}.nowhere", LANCEHOUSE_CONFIG=str(here.file))
     assert missing.exit_code == 1
     assert "served has no table" in " ".join(missing.stdout.split())
@@ -177,11 +184,11 @@ def test_one_table_that_fails_does_not_stop_the_others(request: pytest.FixtureRe
     here, there = both(request, tmp_path, "reference", "served")
     here.write("outside")
     inside = str(there.root / f"{here.ns}-inside")
-    lance.write_dataset(ROWS, inside)
+    lance.write_dataset(TWO_ROWS, inside)
     here.run("table", "register", f"{here.ns}.inside", inside)
     done = copy(here, there)
-    assert told(done, 1) == {"inside": "done", "outside": "fails"}
-    assert told(copy(here, there), 1) == {"inside": "present", "outside": "fails"}
+    assert actions_of(done, 1) == {"inside": "done", "outside": "fails"}
+    assert actions_of(copy(here, there), 1) == {"inside": "present", "outside": "fails"}
 
 
 def test_what_people_see(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -210,7 +217,7 @@ def test_what_people_see(request: pytest.FixtureRequest, tmp_path: Path) -> None
     ],
 )
 def test_wrong_words(words: list[str], status: int, said: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    home = opened("served", request, tmp_path)
+    home = open_small("served", request, tmp_path)
     file = json.loads(home.file.read_text())
     file["catalogs"]["wrong"] = {"impl": "polaris"}
     home.file.write_text(json.dumps(file))
@@ -221,13 +228,13 @@ def test_wrong_words(words: list[str], status: int, said: str, request: pytest.F
 
 
 def test_a_target_that_does_not_answer_is_no_conflict(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    home = opened("served", request, tmp_path)
+    home = open_small("served", request, tmp_path)
     home.write()
     file = json.loads(home.file.read_text())
     file["catalogs"]["dead"] = {"endpoint": "http://127.0.0.1:9/iceberg", "parent": "main"}
     home.file.write_text(json.dumps(file))
     done = run("copy", "served", "dead", "--namespace", home.ns, LANCEHOUSE_CONFIG=str(home.file))
-    assert "no connection to 127.0.0.1:9" in refused(done)
+    assert "no connection to 127.0.0.1:9" in error_text(done)
     assert "Hint: check that `endpoint` is right and the server is running" in done.stderr
 
 
@@ -235,9 +242,9 @@ def test_many_conflicts_are_not_all_named(request: pytest.FixtureRequest, tmp_pa
     here, there = both(request, tmp_path, "dir", "served")
     for number in range(12):
         here.declare(f"t{number:02}")
-        there.client.create_namespace(CreateNamespaceRequest(id=["main", here.ns], mode="exist_ok"))
-        there.client.declare_table(DeclareTableRequest(id=["main", here.ns, f"t{number:02}"]))
-        lance.write_dataset(ROWS, str(here.place(f"t{number:02}")))
+        there.connect().create_namespace(CreateNamespaceRequest(id=["main", here.ns], mode="exist_ok"))
+        there.connect().declare_table(DeclareTableRequest(id=["main", here.ns, f"t{number:02}"]))
+        lance.write_dataset(TWO_ROWS, str(here.folder(f"t{number:02}")))
     done = run("copy", "dir", "served", "--namespace", here.ns, LANCEHOUSE_CONFIG=str(here.file))
     assert done.exit_code == 1
     assert f", {here.ns}.t09 and 2 more\n" in done.stderr
@@ -248,7 +255,7 @@ def test_many_conflicts_are_not_all_named(request: pytest.FixtureRequest, tmp_pa
 def test_branches_that_stay_behind_are_named(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     here, _ = both(request, tmp_path, "reference", "served")
     table = here.write()
-    dataset = lance.dataset(str(here.place()))
+    dataset = lance.dataset(str(here.folder("docs")))
     dataset.create_branch("trial")
     dataset.tags.create("of-trial", ("trial", 1))
     words = ("copy", "reference", "served", "--namespace", here.ns, "--data", "--dry-run")
@@ -264,7 +271,7 @@ def test_branches_that_stay_behind_are_named(request: pytest.FixtureRequest, tmp
 def test_a_declared_table_of_the_target_is_no_copy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     here, there = both(request, tmp_path, "served", "reference")
     here.write()
-    there.client.create_namespace(CreateNamespaceRequest(id=["wh", here.ns]))
-    there.client.declare_table(DeclareTableRequest(id=["wh", here.ns, "docs"]))
-    assert told(copy(here, there), 1) == {"docs": "conflict"}
-    assert told(copy(here, there, "--data"), 1) == {"docs": "conflict"}
+    there.connect().create_namespace(CreateNamespaceRequest(id=["wh", here.ns]))
+    there.connect().declare_table(DeclareTableRequest(id=["wh", here.ns, "docs"]))
+    assert actions_of(copy(here, there), 1) == {"docs": "conflict"}
+    assert actions_of(copy(here, there, "--data"), 1) == {"docs": "conflict"}

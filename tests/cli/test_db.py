@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from lancehouse.cli.db import db
 from lancehouse.cli.main import CliContext, MainGroup
+from lancehouse.cli.serve import db
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 

@@ -9,35 +9,34 @@ import pyarrow as pa
 import pytest
 from lance_namespace import CreateNamespaceRequest, RegisterTableRequest
 
-from tests.admin.homes import ROWS, Home, opened
-from tests.cli.places import run
+from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, open_small, run
 
 
 @pytest.fixture
-def homes(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Home, Home]:
+def homes(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ConfiguredCatalog, ConfiguredCatalog]:
     """Two catalogs with the namespace of the first: `same` and `docs` are in both, `docs` in two places."""
-    here, there = opened("served", request, tmp_path), opened("reference", request, tmp_path)
-    there.client.create_namespace(CreateNamespaceRequest(id=["wh", here.ns]))
+    here, there = open_small("served", request, tmp_path), open_small("reference", request, tmp_path)
+    there.connect().create_namespace(CreateNamespaceRequest(id=["wh", here.ns]))
     here.write("same")
-    there.client.register_table(RegisterTableRequest(id=["wh", here.ns, "same"], location=str(here.place("same"))))
+    there.connect().register_table(RegisterTableRequest(id=["wh", here.ns, "same"], location=str(here.folder("same"))))
     here.declare("docs", owner="me", **{"storage.secret_access_key": "s3cr3t"})
     here.write("docs", mode="append")
-    rows = ROWS.append_column("later", pa.array([1, 2]))
-    lance.write_dataset(rows, namespace_client=there.client, table_id=["wh", here.ns, "docs"])
-    lance.write_dataset(rows, namespace_client=there.client, table_id=["wh", here.ns, "docs"], mode="append")
+    rows = TWO_ROWS.append_column("later", pa.array([1, 2]))
+    lance.write_dataset(rows, namespace_client=there.connect(), table_id=["wh", here.ns, "docs"])
+    lance.write_dataset(rows, namespace_client=there.connect(), table_id=["wh", here.ns, "docs"], mode="append")
     return here, there
 
 
-def diff(homes: tuple[Home, Home], *words: str, status: int) -> Any:
+def diff(homes: tuple[ConfiguredCatalog, ConfiguredCatalog], *words: str, status: int) -> Any:
     here, there = homes
-    command = ("--output", "json", "diff", here.catalog, there.catalog, "--namespace", here.ns)
+    command = ("--output", "json", "diff", here.name, there.name, "--namespace", here.ns)
     done = run(*command, *words, LANCEHOUSE_CONFIG=str(here.file))
     assert done.exit_code == status, done.output
     assert "s3cr3t" not in done.output
     return json.loads(done.stdout)
 
 
-def test_what_differs(homes: tuple[Home, Home]) -> None:
+def test_what_differs(homes: tuple[ConfiguredCatalog, ConfiguredCatalog]) -> None:
     here, _ = homes
     here.write("alone")
     found = diff(homes, status=1)
@@ -52,7 +51,7 @@ def test_what_differs(homes: tuple[Home, Home]) -> None:
     assert docs["fields"]["properties"][0] == {"owner": "me", "storage.secret_access_key": "***"}
 
 
-def test_equal(homes: tuple[Home, Home]) -> None:
+def test_equal(homes: tuple[ConfiguredCatalog, ConfiguredCatalog]) -> None:
     ignored = [
         word for field in ("location", "version", "rows", "schema", "properties") for word in ("--ignore", field)
     ]
@@ -61,9 +60,9 @@ def test_equal(homes: tuple[Home, Home]) -> None:
     assert found["tables"] == []
 
 
-def test_one_that_cannot_be_read(homes: tuple[Home, Home]) -> None:
+def test_one_that_cannot_be_read(homes: tuple[ConfiguredCatalog, ConfiguredCatalog]) -> None:
     here, _ = homes
-    [file] = (here.place("same") / "_versions").glob("*.manifest")
+    [file] = (here.folder("same") / "_versions").glob("*.manifest")
     good = file.read_bytes()
     file.write_bytes(b"broken")
     found = {each["table"].split(".")[1]: each for each in diff(homes, status=1)["tables"]}
@@ -72,7 +71,7 @@ def test_one_that_cannot_be_read(homes: tuple[Home, Home]) -> None:
     assert "rows" in found["docs"]["fields"]
 
 
-def test_what_people_see(homes: tuple[Home, Home]) -> None:
+def test_what_people_see(homes: tuple[ConfiguredCatalog, ConfiguredCatalog]) -> None:
     here, _ = homes
     words = ("diff", "reference", "served", "--namespace", here.ns, "--ignore", "location", "--ignore", "properties")
     done = run(*words, LANCEHOUSE_CONFIG=str(here.file))
@@ -82,7 +81,7 @@ def test_what_people_see(homes: tuple[Home, Home]) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_a_namespace_that_neither_has(homes: tuple[Home, Home]) -> None:
+def test_a_namespace_that_neither_has(homes: tuple[ConfiguredCatalog, ConfiguredCatalog]) -> None:
     done = run("diff", "served", "reference", "--namespace", "nowhere", LANCEHOUSE_CONFIG=str(homes[0].file))
     assert (done.exit_code, done.stdout) == (1, "")
     assert "nowhere" in done.stderr

@@ -8,32 +8,33 @@ from pathlib import Path
 import lance
 import pytest
 
-from tests.admin.homes import ROWS, Home, opened
-from tests.cli.places import run
-from tests.servers.faults import FaultProxy, canned
+from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, open_small, run
+from tests.servers.faults import FaultProxy, answer_always
 
 
 @pytest.fixture
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
-    return opened("served", request, tmp_path)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> ConfiguredCatalog:
+    return open_small("served", request, tmp_path)
 
 
-def test_one_table_that_fails_does_not_stop_the_others(home: Home, faults: Callable[[str], FaultProxy]) -> None:
+def test_one_table_that_fails_does_not_stop_the_others(
+    home: ConfiguredCatalog, faults: Callable[[str], FaultProxy]
+) -> None:
     for name in ("a", "b", "c"):
         home.write(name)
-    lose_all = home.place("c")
+    lose_all = home.folder("c")
     for each in lose_all.iterdir():
         shutil.rmtree(each) if each.is_dir() else each.unlink()
     proxy = faults(home.properties["endpoint"].removesuffix("/iceberg"))
-    proxy.add(canned(500), path=f"/{home.ns}/tables/b", times=100)
-    found = home.here("--property", f"endpoint={proxy.uri}/iceberg", "--property", "max_retries=0")
+    proxy.add(answer_always(500), path=f"/{home.ns}/tables/b", times=100)
+    found = home.findings_here("--property", f"endpoint={proxy.uri}/iceberg", "--property", "max_retries=0")
     assert [(each["about"].split(".")[1], each["kind"]) for each in found] == [("b", "unreadable"), ("c", "no-data")]
 
 
-def test_what_people_see(home: Home) -> None:
+def test_what_people_see(home: ConfiguredCatalog) -> None:
     table = home.declare(managed_by="impl")
     home.write(mode="append")
-    lance.write_dataset(ROWS, str(home.place()), mode="append")
+    lance.write_dataset(TWO_ROWS, str(home.folder("docs")), mode="append")
     done = home.run("doctor", table)
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
@@ -46,7 +47,7 @@ def test_what_people_see(home: Home) -> None:
     assert all(len(line) <= 80 for line in lines[:-1])
 
 
-def test_commands_without_a_named_catalog(home: Home) -> None:
+def test_commands_without_a_named_catalog(home: ConfiguredCatalog) -> None:
     table = home.declare()
     given = ("--property", f"endpoint={home.properties['endpoint']}", "--property", "auth_token=s3cr3t")
     done = run("--output", "json", "doctor", f"main.{table}", "--impl", "iceberg", *given)
@@ -66,7 +67,7 @@ def test_commands_without_a_named_catalog(home: Home) -> None:
         (["HERE.gone"], 1, "gone"),
     ],
 )
-def test_wrong_words(home: Home, words: list[str], status: int, said: str) -> None:
+def test_wrong_words(home: ConfiguredCatalog, words: list[str], status: int, said: str) -> None:
     done = home.run("doctor", *(word.replace("HERE", home.ns) for word in words))
     assert done.exit_code == status, done.output
     assert said in done.stderr

@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["local", "spark", None])
-def given(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+def engine_options(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     engine = ["--engine", request.param] if request.param else []
     return ["--impl", "dir", "--property", f"root={tmp_path / 'tables'}", "--table", "trips", *engine]
 
@@ -46,36 +46,36 @@ def rows(tmp_path: Path) -> int:
     return int(lance.dataset(tmp_path / "tables" / "trips.lance").count_rows())
 
 
-def test_files_become_a_table(files: Path, given: list[str], tmp_path: Path) -> None:
-    done = run(*given, f"{files}/year=*", "--run", "monday")
+def test_files_become_a_table(files: Path, engine_options: list[str], tmp_path: Path) -> None:
+    done = run(*engine_options, f"{files}/year=*", "--run", "monday")
     assert done.exit_code == 0, done.output
     assert done.stdout.split() == ["table", "trips", "version", "1", "rows", "4"]
-    again = json.loads(run(*given, f"{files}/year=*", "--run", "monday", output="json").stdout)
+    again = json.loads(run(*engine_options, f"{files}/year=*", "--run", "monday", output="json").stdout)
     assert again == {"table": "trips", "version": 1, "rows": 4}
     year = f"{files}/year=2024/part.parquet"
-    assert json.loads(run(*given, year, f"{files}/more.csv", output="json").stdout or "null") is None
-    added = json.loads(run(*given, f"{files}/more.csv", "--column", "id", output="json").stdout)
+    assert json.loads(run(*engine_options, year, f"{files}/more.csv", output="json").stdout or "null") is None
+    added = json.loads(run(*engine_options, f"{files}/more.csv", "--column", "id", output="json").stdout)
     assert added == {"table": "trips", "version": 2, "rows": 5}
-    written = json.loads(run(*given, year, "--mode", "overwrite", output="json").stdout)
+    written = json.loads(run(*engine_options, year, "--mode", "overwrite", output="json").stdout)
     assert written == {"table": "trips", "version": 3, "rows": 2}
 
 
-def test_options_and_types(files: Path, given: list[str], tmp_path: Path) -> None:
+def test_options_and_types(files: Path, engine_options: list[str], tmp_path: Path) -> None:
     (files / "odd.csv").write_bytes("zip;name\n00712;müller\n".encode("latin-1"))
     words = ["--option", "delimiter=;", "--option", "encoding=latin-1", "--type", "zip=string"]
-    done = run(*given, f"{files}/odd.csv", *words)
+    done = run(*engine_options, f"{files}/odd.csv", *words)
     assert done.exit_code == 0, done.output
     found = lance.dataset(tmp_path / "tables" / "trips.lance").to_table().to_pylist()
     assert found == [{"zip": "00712", "name": "müller"}]
 
 
-def test_into_a_catalog(files: Path, served: Served) -> None:
-    levels = [served.warehouse, f"ingest_{uuid4().hex[:8]}"]
-    properties = {"endpoint": served.iceberg}
+def test_into_a_catalog(files: Path, lancehouse_server: Served) -> None:
+    levels = [lancehouse_server.warehouse, f"ingest_{uuid4().hex[:8]}"]
+    properties = {"endpoint": lancehouse_server.iceberg}
     client = connect("lancehouse.IcebergNamespace", properties)
     client.create_namespace(CreateNamespaceRequest(id=levels))
     name = ".".join([*levels, "trips"])
-    done = run("--property", f"endpoint={served.iceberg}", "--table", name, str(files / "more.csv"))
+    done = run("--property", f"endpoint={lancehouse_server.iceberg}", "--table", name, str(files / "more.csv"))
     assert done.exit_code == 0, done.output
     assert lance.dataset(namespace_client=client, table_id=[*levels, "trips"]).count_rows() == 1
 

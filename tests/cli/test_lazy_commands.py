@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from lancehouse.cli.lazy_commands import LazyCommand, LazyGroup
 from lancehouse.cli.main import main
 from lancehouse.cli.manual import all_command_contexts
-from tests.cli.places import refused, run
+from tests.cli.commands import error_text, run
 
 HEAVY = {"lance", "lance_namespace", "pyarrow", "pydantic", "numpy", "pandas", "pyspark", "rich", "urllib3", "yaml"}
 CONTEXTS = list(all_command_contexts())
@@ -25,7 +25,7 @@ LAZY = [
 ]
 
 
-def loaded(*commands: list[str]) -> dict[str, list[str]]:
+def slow_modules(*commands: list[str]) -> dict[str, list[str]]:
     """What is slow and loaded by each of these, one after the other, in a process of their own."""
     code = f"""if True:
         import sys
@@ -45,18 +45,18 @@ def loaded(*commands: list[str]) -> dict[str, list[str]]:
 
 
 def test_nothing_that_is_slow_is_loaded_for_any_help() -> None:
-    found = loaded(*([*context.command_path.split()[1:], "--help"] for context in CONTEXTS))
+    found = slow_modules(*([*context.command_path.split()[1:], "--help"] for context in CONTEXTS))
     assert len(found) == len(CONTEXTS)
     assert {words: slow for words, slow in found.items() if slow} == {}
 
 
 def test_nothing_that_is_slow_is_loaded_for_words_that_are_typed_wrongly() -> None:
     words = [["xyz"], ["--xyz"], ["table", "xyz"], ["table", "compact", "--xyz"], ["table", "count"]]
-    assert list(loaded(*words).values()) == [[]] * len(words)
+    assert list(slow_modules(*words).values()) == [[]] * len(words)
 
 
 def test_what_is_slow_is_seen() -> None:
-    assert "lance_namespace" in loaded(["table", "count", "a..b"])["table count a..b"]
+    assert "lance_namespace" in slow_modules(["table", "count", "a..b"])["table count a..b"]
 
 
 def test_the_package_registers_when_the_interface_is_imported() -> None:
@@ -117,9 +117,9 @@ def test_words_that_are_typed_wrongly(words: list[str], said: str) -> None:
 
 def test_wrong_words_for_programs() -> None:
     done = run("--output", "json", "table", "lst")
-    assert json.loads(refused(done, 2))["error"].startswith("No such command 'lst'.")
+    assert json.loads(error_text(done, 2))["error"].startswith("No such command 'lst'.")
     late = run("table", "count", "--output", "json")
-    assert json.loads(refused(late, 2)) == {"error": "Missing argument 'ID'."}
+    assert json.loads(error_text(late, 2)) == {"error": "Missing argument 'ID'."}
 
 
 def test_an_error_for_programs(tmp_path: object) -> None:

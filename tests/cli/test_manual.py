@@ -12,7 +12,7 @@ from lance_namespace import connect
 
 from lancehouse.cli.main import main
 from lancehouse.cli.manual import MARK, update_page
-from tests.cli.places import ROWS
+from tests.cli.commands import ROWS
 from tests.servers.lancehouse import Served
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
@@ -24,9 +24,9 @@ def test_the_page_is_current() -> None:
     assert update_page(page) == page, "run `python -m lancehouse.cli.manual docs/cli.md`"
 
 
-def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_says(lancehouse_server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"page_{uuid4().hex[:8]}"
-    page = PAGE.read_text().replace("http://127.0.0.1:8181/iceberg", served.iceberg)
+    page = PAGE.read_text().replace("http://127.0.0.1:8181/iceberg", lancehouse_server.iceberg)
     (file,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
     (tmp_path / ".lancehouse.yaml").write_text(file)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -35,9 +35,11 @@ def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.
     assert len(blocks) == 2
     for place, block in enumerate(blocks):
         if place:
-            client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
+            client = connect("lancehouse.IcebergNamespace", {"endpoint": lancehouse_server.iceberg})
             for mode in ("create", "append"):
-                lance.write_dataset(ROWS, namespace_client=client, table_id=[served.warehouse, name, "docs"], mode=mode)
+                lance.write_dataset(
+                    ROWS, namespace_client=client, table_id=[lancehouse_server.warehouse, name, "docs"], mode=mode
+                )
         for line in re.sub(r"\bdb\b", name, block).splitlines():
             program, *words = shlex.split(line)
             assert program == "lancehouse"

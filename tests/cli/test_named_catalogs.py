@@ -19,12 +19,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def written(home: Path, text: str) -> None:
+def write_config(home: Path, text: str) -> None:
     (home / ".lancehouse.yaml").write_text(dedent(text))
 
 
 def test_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(
+    write_config(
         home,
         """\
         default: prod
@@ -63,12 +63,12 @@ def test_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_connects_says_its_name(home: Path) -> None:
-    written(home, f"catalogs: {{local: {{impl: dir, root: {home}}}}}")
+    write_config(home, f"catalogs: {{local: {{impl: dir, root: {home}}}}}")
     assert str(home) in named_catalogs.load().catalog("local").connect().namespace_id()
 
 
 def test_variables_add_and_win(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(home, "catalogs:\n  my-Lake:\n    endpoint: http://file\n    rootDir: /file\n    scope: file\n")
+    write_config(home, "catalogs:\n  my-Lake:\n    endpoint: http://file\n    rootDir: /file\n    scope: file\n")
     for key, value in {
         "MY_LAKE__ENDPOINT": "http://variable",
         "my_lake__ROOTDIR": "/variable",
@@ -90,7 +90,7 @@ def test_variables_add_and_win(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_what_is_used_must_be_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(home, "catalogs:\n  a: {credential: 'id:${NOWHERE}'}\n  b: {endpoint: http://b}\n")
+    write_config(home, "catalogs:\n  a: {credential: 'id:${NOWHERE}'}\n  b: {endpoint: http://b}\n")
     assert named_catalogs.load().catalog("b").properties == {"endpoint": "http://b"}
     with pytest.raises(InvalidInputError, match=r"^~/.lancehouse.yaml:2: key 'credential' needs NOWHERE in"):
         named_catalogs.load().catalog("a")
@@ -101,7 +101,7 @@ def test_only_what_is_used_must_be_there(home: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("text", ["", "# nothing\n", "catalogs:\n", "catalogs: {}\n", "default: prod\n"])
 def test_nothing_to_say(text: str, home: Path) -> None:
     assert named_catalogs.load().names == []
-    written(home, text)
+    write_config(home, text)
     assert named_catalogs.load().names == []
     with pytest.raises(InvalidInputError) as error:
         named_catalogs.load().catalog("prod")
@@ -111,13 +111,13 @@ def test_nothing_to_say(text: str, home: Path) -> None:
 
 
 def test_an_entry_that_variables_fill(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(home, "catalogs:\n  prod:\n")
+    write_config(home, "catalogs:\n  prod:\n")
     monkeypatch.setenv("LANCEHOUSE_CATALOG__PROD__ENDPOINT", "http://x")
     assert named_catalogs.load().catalog("prod").properties == {"endpoint": "http://x"}
 
 
 def test_another_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(home, "catalogs: {here: {}}")
+    write_config(home, "catalogs: {here: {}}")
     other = tmp_path / "other.yaml"
     other.write_text("catalogs: {there: {}}")
     monkeypatch.setenv("LANCEHOUSE_CONFIG", str(other))
@@ -140,7 +140,7 @@ def test_another_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_a_name_that_is_not_known(name: str, said: str, home: Path) -> None:
-    written(home, "catalogs: {prod: {}, dev: {}}")
+    write_config(home, "catalogs: {prod: {}, dev: {}}")
     with pytest.raises(InvalidInputError) as error:
         named_catalogs.load().catalog(name)
     assert str(error.value) == said
@@ -172,7 +172,7 @@ def test_a_name_that_is_not_known(name: str, said: str, home: Path) -> None:
     ],
 )
 def test_a_wrong_file(text: str, said: str, home: Path) -> None:
-    written(home, text)
+    write_config(home, text)
     with pytest.raises(InvalidInputError) as error:
         named_catalogs.load()
     assert str(error.value).startswith(f"~/.lancehouse.yaml:{said}")
@@ -189,7 +189,7 @@ def test_files_that_are_no_text(home: Path) -> None:
 
 
 def test_a_wrong_parent(home: Path) -> None:
-    written(home, "catalogs:\n  a:\n    parent: wh..db\n")
+    write_config(home, "catalogs:\n  a:\n    parent: wh..db\n")
     with pytest.raises(InvalidInputError, match=r"^~/.lancehouse.yaml:3: parent: 'wh..db' is no id"):
         named_catalogs.load().catalog("a")
 

@@ -7,7 +7,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from tests.cli.places import lines, refused, run, told
+from tests.cli.commands import error_text, lines, parse_json, run
 
 DEAD = "http://127.0.0.1:9"
 
@@ -40,43 +40,43 @@ def file(tmp_path: Path) -> str:
     ],
 )
 def test_wherever_it_stands(words: list[str], count: int, file: str) -> None:
-    assert told(run("--output", "json", *words, LANCEHOUSE_CONFIG=file))["count"] == count
-    assert told(run(*words, "--output", "json", LANCEHOUSE_CONFIG=file))["count"] == count
+    assert parse_json(run("--output", "json", *words, LANCEHOUSE_CONFIG=file))["count"] == count
+    assert parse_json(run(*words, "--output", "json", LANCEHOUSE_CONFIG=file))["count"] == count
 
 
 def test_the_variable(file: str) -> None:
     env = {"LANCEHOUSE_CONFIG": file, "LANCEHOUSE_CATALOG": "b"}
-    assert told(run("table", "list", "--output", "json", **env))["count"] == 2
-    assert told(run("--catalog", "a", "table", "list", "--output", "json", **env))["count"] == 1
+    assert parse_json(run("table", "list", "--output", "json", **env))["count"] == 2
+    assert parse_json(run("--catalog", "a", "table", "list", "--output", "json", **env))["count"] == 1
 
 
 def test_properties_add(file: str, tmp_path: Path) -> None:
     words = ["--output", "json", "table", "list", "--property", f"root={tmp_path}/b"]
-    assert told(run(*words, LANCEHOUSE_CONFIG=file))["count"] == 2
-    assert told(run("--catalog", "a", *words, LANCEHOUSE_CONFIG=file))["count"] == 2
+    assert parse_json(run(*words, LANCEHOUSE_CONFIG=file))["count"] == 2
+    assert parse_json(run("--catalog", "a", *words, LANCEHOUSE_CONFIG=file))["count"] == 2
 
 
 def test_an_implementation_stands_alone(file: str, tmp_path: Path) -> None:
     given = ["--impl", "dir", "--property", f"root={tmp_path}/b"]
-    assert told(run("--output", "json", "table", "list", *given, LANCEHOUSE_CONFIG=file))["count"] == 2
-    assert told(run("--output", "json", "table", "list", *given))["count"] == 2
+    assert parse_json(run("--output", "json", "table", "list", *given, LANCEHOUSE_CONFIG=file))["count"] == 2
+    assert parse_json(run("--output", "json", "table", "list", *given))["count"] == 2
     for env in ({"LANCEHOUSE_CATALOG": "a"}, {}):
         words = [] if env else ["--catalog", "a"]
         done = run(*words, "table", "list", *given, LANCEHOUSE_CONFIG=file, **env)
-        assert "the catalog a (--catalog or LANCEHOUSE_CATALOG) has an implementation" in refused(done, 2)
-        assert refused(run(*words, "table", "count", *given, "docs", LANCEHOUSE_CONFIG=file, **env), 2)
+        assert "the catalog a (--catalog or LANCEHOUSE_CATALOG) has an implementation" in error_text(done, 2)
+        assert error_text(run(*words, "table", "count", *given, "docs", LANCEHOUSE_CONFIG=file, **env), 2)
 
 
 def test_the_parent_is_put_in_front(file: str) -> None:
     done = run("--catalog", "dead", "table", "count", "db.docs", LANCEHOUSE_CONFIG=file)
-    assert "warehouse main" in refused(done)
+    assert "warehouse main" in error_text(done)
     assert "Hint: check that `endpoint` is right and the server is running" in done.stderr
     below = run("--catalog", "dead", "table", "compact", "--namespace", "db", LANCEHOUSE_CONFIG=file)
-    assert "warehouse main" in refused(below)
+    assert "warehouse main" in error_text(below)
     everything = run("--catalog", "dead", "table", "compact", "--all", LANCEHOUSE_CONFIG=file)
-    assert "warehouse main" in refused(everything)
+    assert "warehouse main" in error_text(everything)
     ingested = run("--catalog", "dead", "ingest", "x.parquet", "--table", "db.docs", LANCEHOUSE_CONFIG=file)
-    assert "warehouse main" in refused(ingested)
+    assert "warehouse main" in error_text(ingested)
     assert "s3cr3t" not in done.stderr
 
 
@@ -102,28 +102,28 @@ def test_the_parent_is_put_in_front(file: str) -> None:
 )
 def test_wrong_words(words: list[str], status: int, said: str, file: str) -> None:
     done = run(*words, LANCEHOUSE_CONFIG=file)
-    assert said in refused(done, status)
+    assert said in error_text(done, status)
     assert "s3cr3t" not in done.stderr
 
 
 def test_a_root_that_cannot_be_made() -> None:
-    words = refused(run("namespace", "create", "x", "--impl", "dir", "--property", "root=/proc/nowhere"))
+    words = error_text(run("namespace", "create", "x", "--impl", "dir", "--property", "root=/proc/nowhere"))
     assert words == "Error: Internal error: Failed to create manifest dataset: No such file or directory\n"
 
 
 def test_nothing_is_said() -> None:
-    assert refused(run("table", "list", "wh.db")) == (
+    assert error_text(run("table", "list", "wh.db")) == (
         "Error: iceberg: property 'endpoint' is required: URL of the catalog server, without the path of its API\n"
         "Hint: name a catalog of ~/.lancehouse.yaml with --catalog, or give --property endpoint=URL\n"
     )
-    words = refused(run("namespace", "list", "--property", f"endpoint={DEAD}"))
+    words = error_text(run("namespace", "list", "--property", f"endpoint={DEAD}"))
     assert "Hint: an id is all levels joined by dots, such as main.db" in words
 
 
 def test_a_wrong_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("catalogs:\n  a:\n    token: *s3cr3t\n")
     done = run("--catalog", "a", "table", "list", LANCEHOUSE_CONFIG=f"{tmp_path}/c.yaml")
-    assert refused(done) == f"Error: {tmp_path}/c.yaml:3: this is not valid YAML: found undefined alias\n"
+    assert error_text(done) == f"Error: {tmp_path}/c.yaml:3: this is not valid YAML: found undefined alias\n"
     given = ["--impl", "dir", "--property", f"root={tmp_path}"]
     assert run("table", "list", *given, LANCEHOUSE_CONFIG=f"{tmp_path}/c.yaml").exit_code == 0
     assert lines(run("version", LANCEHOUSE_CONFIG=f"{tmp_path}/c.yaml"))

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from lancehouse.cli.main import main
 from lancehouse.cli.serve import serve as command
 from lancehouse.server.setting_table import SERVER_SETTINGS
-from tests.server.serving import Client
+from tests.server.serving import ServerClient
 from tests.servers.lancehouse import PROGRAM
 
 START_TIMEOUT_S = 60
@@ -38,7 +38,7 @@ class Running:
     line: str
     before: list[str]
     """Lines before the one that says `ready`."""
-    client: Client
+    client: ServerClient
     log: Path
 
     def workers(self) -> list[int]:
@@ -66,7 +66,7 @@ def serve(folder: Path, *options: str) -> Iterator[Running]:
         assert line, log.read_text()
         port = re.search(r"iceberg https?://\S+:(\d+)/iceberg", line)
         assert port
-        yield Running(process, line, before, Client(int(port[1])), log)
+        yield Running(process, line, before, ServerClient(int(port[1])), log)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -74,7 +74,7 @@ def serve(folder: Path, *options: str) -> Iterator[Running]:
         process.stdout.close()
 
 
-def refused(folder: Path, *options: str) -> str:
+def serve_error(folder: Path, *options: str) -> str:
     environment = {"XDG_DATA_HOME": str(folder / "data")}
     done = CliRunner().invoke(main, ["serve", "--port", "0", *options], env=environment)
     assert done.exit_code == 1
@@ -83,7 +83,7 @@ def refused(folder: Path, *options: str) -> str:
     return sentence
 
 
-def gone(pids: Sequence[int]) -> bool:
+def have_ended(pids: Sequence[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -142,7 +142,7 @@ def test_the_default_warehouse_is_beside_the_database(tmp_path: Path) -> None:
 def test_what_cannot_be_served(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert "is in use" in refused(tmp_path, "--port", port)
+        assert "is in use" in serve_error(tmp_path, "--port", port)
     pem = tmp_path / "x.pem"
     pem.write_text("nonsense")
     rows = [
@@ -160,7 +160,7 @@ def test_what_cannot_be_served(tmp_path: Path) -> None:
         (["--config", str(tmp_path / "none.yaml")], "cannot be read"),
     ]
     for options, words in rows:
-        assert words in refused(tmp_path, *options), options
+        assert words in serve_error(tmp_path, *options), options
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_workers(tmp_path: Path) -> None:
         assert running.client.iceberg("GET", "main/namespaces").json["namespaces"] == [["n"]]
         workers = running.workers()
         running.process.kill()
-        wait_until(lambda: gone(workers))
+        wait_until(lambda: have_ended(workers))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -224,7 +224,7 @@ def test_a_stop_finishes_what_was_begun_and_is_silent(
             connection.sendall(body[5:])
             assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert running.process.wait(30) == 0
-        assert gone(pids)
+        assert have_ended(pids)
     lines = [json.loads(line) for line in running.log.read_text().splitlines()]
     assert {line["route"]: line["status"] for line in lines} == {"getConfig": 200, "createNamespace": 200}
     assert "error" not in {line["level"] for line in lines}
@@ -243,7 +243,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, workers: int) -> None:
             time.sleep(0.3)
             running.process.terminate()
             assert running.process.wait(10) == 0
-        assert gone(pids)
+        assert have_ended(pids)
     assert "lifespan" not in running.log.read_text()
 
 

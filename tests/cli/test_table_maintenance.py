@@ -41,7 +41,7 @@ def run(*words: str, output: str = "text") -> Result:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def lancehouse_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of this file's own: who looks after a whole warehouse should not meet the tables of all other tests."""
     with start_lancehouse(tmp_path_factory.mktemp("maintenance")) as server:
         yield server
@@ -58,7 +58,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["local", "spark"])
-def given(request: pytest.FixtureRequest, root: Path) -> list[str]:
+def engine_options(request: pytest.FixtureRequest, root: Path) -> list[str]:
     return ["--impl", "dir", "--property", f"root={root}", "--engine", request.param]
 
 
@@ -74,15 +74,15 @@ def lines(done: Result) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
 
 
-def told(done: Result, status: int = 0) -> Any:
+def parse_json(done: Result, status: int = 0) -> Any:
     assert done.exit_code == status, done.output
     return json.loads(done.stdout)
 
 
-def test_compact(root: Path, given: list[str]) -> None:
-    made = lines(run("compact", *given, "docs"))
+def test_compact(root: Path, engine_options: list[str]) -> None:
+    made = lines(run("compact", *engine_options, "docs"))
     assert (made["table"], made["fragments_removed"], made["fragments_added"]) == ("docs", "5", "1")
-    again = told(run("compact", *given, "docs", output="json"))
+    again = parse_json(run("compact", *engine_options, "docs", output="json"))
     assert (again["table"], again["fragments_removed"], str(again["version"])) == ("docs", 0, made["version"])
     assert len(lance.dataset(root / "docs.lance").get_fragments()) == 1
 
@@ -94,60 +94,62 @@ def test_a_catalog_whose_levels_end(unity: Unity, tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1]}), namespace_client=client, table_id=["lance_test", "db", "docs"])
     given = ["--impl", "unity", *(word for each in properties.items() for word in ("--property", "=".join(each)))]
     for where in (["--namespace", "lance_test.db"], ["--namespace", "lance_test"], ["--all"]):
-        found = told(run("cleanup", *given, *where, "--dry-run", output="json"))
+        found = parse_json(run("cleanup", *given, *where, "--dry-run", output="json"))
         assert [each["table"] for each in found["rows"]] == ["lance_test.db.docs"]
     assert "no deeper levels" in run("cleanup", *given, "--namespace", "lance_test.db.docs.x").stderr
 
 
-def test_index_and_the_rows_that_come_later(root: Path, given: list[str]) -> None:
-    made = lines(run("index", *given, "docs", "--column", "id", "--kind", "btree", "--param", "zone_size=128"))
+def test_index_and_the_rows_that_come_later(root: Path, engine_options: list[str]) -> None:
+    made = lines(run("index", *engine_options, "docs", "--column", "id", "--kind", "btree", "--param", "zone_size=128"))
     assert made == {"table": "docs", "index": "id_idx", "version": "6", "segments": "1"}
     lance.write_dataset(pa.table({"id": [50], "text": ["late"]}), root / "docs.lance", mode="append")
-    assert lines(run("optimize-indices", *given, "docs", "--name", "id_idx"))["version"] == "8"
+    assert lines(run("optimize-indices", *engine_options, "docs", "--name", "id_idx"))["version"] == "8"
     found = lance.dataset(root / "docs.lance")
     assert found.stats.index_stats("id_idx")["num_unindexed_rows"] == 0
-    refused = run("index", *given, "docs", "--column", "id", "--kind", "BTREE")
+    refused = run("index", *engine_options, "docs", "--column", "id", "--kind", "BTREE")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "id_idx" in refused.stderr
-    named = told(run("index", *given, "docs", "--column", "id", "--kind", "BITMAP", "--name", "b", output="json"))
+    named = parse_json(
+        run("index", *engine_options, "docs", "--column", "id", "--kind", "BITMAP", "--name", "b", output="json")
+    )
     assert named["index"] == "b"
 
 
-def test_old_versions_go(root: Path, given: list[str]) -> None:
+def test_old_versions_go(root: Path, engine_options: list[str]) -> None:
     dataset = lance.dataset(root / "docs.lance")
     dataset.tags.create("keep", 2)
-    assert lines(run("cleanup", *given, "docs"))["versions"] == "0"
-    planned = told(run("cleanup", *given, "docs", "--older-than", "0s", "--dry-run", output="json"))
+    assert lines(run("cleanup", *engine_options, "docs"))["versions"] == "0"
+    planned = parse_json(run("cleanup", *engine_options, "docs", "--older-than", "0s", "--dry-run", output="json"))
     assert (planned["versions"], planned["dry_run"], planned["tagged"]) == (3, True, ["keep"])
     assert len(dataset.versions()) == 5
-    gone = lines(run("cleanup", *given, "docs", "--older-than", "0s"))
+    gone = lines(run("cleanup", *engine_options, "docs", "--older-than", "0s"))
     assert (gone["versions"], gone["tagged"]) == ("3", "keep")
     assert len(lance.dataset(root / "docs.lance").versions()) == 2
 
 
-def test_orphans_go(root: Path, given: list[str]) -> None:
+def test_orphans_go(root: Path, engine_options: list[str]) -> None:
     orphan = root / "docs.lance" / "data" / "0123456789abcdef.lance"
     orphan.write_bytes(b"1234")
-    assert run("remove-orphans", *given, "docs", "--older-than", "0s").exit_code == 2
-    waits = run("remove-orphans", *given, "docs", "--dry-run")
+    assert run("remove-orphans", *engine_options, "docs", "--older-than", "0s").exit_code == 2
+    waits = run("remove-orphans", *engine_options, "docs", "--dry-run")
     assert "docs: would remove 0 files" in waits.stdout
     now = ["--no-writers"]
-    planned = run("remove-orphans", *given, "docs", *now, "--dry-run")
+    planned = run("remove-orphans", *engine_options, "docs", *now, "--dry-run")
     assert orphan.name in planned.stdout
     assert "docs: would remove 1 file, 4 bytes" in planned.stdout
-    assert told(run("remove-orphans", *given, "docs", *now, "--dry-run", output="json"))["rows"] == [
+    assert parse_json(run("remove-orphans", *engine_options, "docs", *now, "--dry-run", output="json"))["rows"] == [
         {"name": f"data/{orphan.name}"}
     ]
     assert orphan.exists()
-    assert lines(run("remove-orphans", *given, "docs", *now))["bytes"] == "4"
+    assert lines(run("remove-orphans", *engine_options, "docs", *now))["bytes"] == "4"
     assert not orphan.exists()
 
 
 @pytest.fixture
-def home(served: Served) -> list[str]:
+def home(lancehouse_server: Served) -> list[str]:
     """A namespace of the server with a table, one below it, one that is broken and one that is only declared."""
-    levels = [served.warehouse, f"maintenance_{uuid4().hex[:8]}"]
-    client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
+    levels = [lancehouse_server.warehouse, f"maintenance_{uuid4().hex[:8]}"]
+    client = connect("lancehouse.IcebergNamespace", {"endpoint": lancehouse_server.iceberg})
     for namespace in (levels, [*levels, "below"]):
         client.create_namespace(CreateNamespaceRequest(id=namespace))
     for table in ([*levels, "good"], [*levels, "bad"], [*levels, "below", "deep"]):
@@ -160,25 +162,25 @@ def home(served: Served) -> list[str]:
     return levels
 
 
-def test_a_namespace_of_which_one_table_is_broken(home: list[str], served: Served) -> None:
+def test_a_namespace_of_which_one_table_is_broken(home: list[str], lancehouse_server: Served) -> None:
     name = ".".join(home)
-    given = ["--property", f"endpoint={served.iceberg}", "--namespace", name]
+    given = ["--property", f"endpoint={lancehouse_server.iceberg}", "--namespace", name]
     done = run("compact", *given)
     assert done.exit_code == 1
     assert f"1 of 4 tables failed: {name}.bad" in done.stderr
     assert f"{name}: 2 done, 1 empty, 1 fails" in done.stdout
     assert "3 fragments became 1" in " ".join(done.stdout.split())
     assert max(map(len, done.stdout.splitlines())) <= 80
-    again = told(run("compact", *given, output="json"), status=1)
+    again = parse_json(run("compact", *given, output="json"), status=1)
     results = {row["table"].removeprefix(f"{name}."): row["result"] for row in again["rows"]}
     assert results == {"good": "done", "bad": "fails", "new": "empty", "below.deep": "done"}
     assert again["counts"] == {"done": 2, "empty": 1, "fails": 1}
 
 
 @pytest.mark.parametrize("command", ["optimize-indices", "cleanup", "remove-orphans"])
-def test_a_whole_warehouse(command: str, home: list[str], served: Served) -> None:
-    given = ["--property", f"endpoint={served.iceberg}"]
-    done = run(command, *given, "--namespace", served.warehouse, output="json")
+def test_a_whole_warehouse(command: str, home: list[str], lancehouse_server: Served) -> None:
+    given = ["--property", f"endpoint={lancehouse_server.iceberg}"]
+    done = run(command, *given, "--namespace", lancehouse_server.warehouse, output="json")
     name = ".".join(home)
     assert {f"{name}.good", f"{name}.below.deep"} <= {row["table"] for row in json.loads(done.stdout)["rows"]}
     refused = run(command, *given, "--all")
@@ -186,28 +188,28 @@ def test_a_whole_warehouse(command: str, home: list[str], served: Served) -> Non
     assert "this catalog does not list what it holds: give --namespace" in refused.stderr
 
 
-def test_a_whole_catalog(root: Path, given: list[str]) -> None:
+def test_a_whole_catalog(root: Path, engine_options: list[str]) -> None:
     lance.write_dataset(pa.table({"id": [1]}), root / "more.lance")
-    done = run("cleanup", *given, "--all", "--older-than", "0s", "--dry-run")
+    done = run("cleanup", *engine_options, "--all", "--older-than", "0s", "--dry-run")
     assert done.exit_code == 0, done.output
     assert [line.split()[0] for line in done.stdout.splitlines()[2:4]] == ["docs", "more"]
     assert "would remove 4 versions" in done.stdout
     assert "the whole catalog: 2 done" in done.stdout
 
 
-def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_says(lancehouse_server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"page_{uuid4().hex[:8]}"
-    client = connect("lancehouse.IcebergNamespace", {"endpoint": served.iceberg})
-    client.create_namespace(CreateNamespaceRequest(id=[served.warehouse, name]))
+    client = connect("lancehouse.IcebergNamespace", {"endpoint": lancehouse_server.iceberg})
+    client.create_namespace(CreateNamespaceRequest(id=[lancehouse_server.warehouse, name]))
     (tmp_path / "trips").mkdir()
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "trips" / "1.parquet")
     monkeypatch.chdir(tmp_path)
-    page = PAGE.read_text().replace("http://127.0.0.1:8181/iceberg", served.iceberg)
-    commands = re.findall(r"^lancehouse (.*)$", page.replace("main.db", f"{served.warehouse}.{name}"), re.M)
+    page = PAGE.read_text().replace("http://127.0.0.1:8181/iceberg", lancehouse_server.iceberg)
+    commands = re.findall(r"^lancehouse (.*)$", page.replace("main.db", f"{lancehouse_server.warehouse}.{name}"), re.M)
     assert len(commands) == 4
     for command in commands:
         done = CliRunner().invoke(
-            main, command.replace("--namespace main ", f"--namespace {served.warehouse}.{name} ").split()
+            main, command.replace("--namespace main ", f"--namespace {lancehouse_server.warehouse}.{name} ").split()
         )
         assert done.exit_code == 0, done.output
 
@@ -240,8 +242,8 @@ def test_what_the_page_says(served: Served, tmp_path: Path, monkeypatch: pytest.
         (["compact", "--all", "--impl", "dir", "--property", "rot=/x"], 1, "Error: Missing required property 'root'"),
     ],
 )
-def test_wrong_words(words: list[str], status: int, said: str, given: list[str]) -> None:
-    done = run(words[0], *(given if "--impl" not in words else []), *words[1:])
+def test_wrong_words(words: list[str], status: int, said: str, engine_options: list[str]) -> None:
+    done = run(words[0], *(engine_options if "--impl" not in words else []), *words[1:])
     assert done.exit_code == status, done.output
     assert said in done.stderr
     assert (done.stdout, "Traceback" in done.stderr) == ("", False)
@@ -312,7 +314,7 @@ def test_a_spark_that_does_not_start(unsaid: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (5 * 10**18, "5000.0 PB")]
+    ("number", "said"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (5 * 10**18, "5.0 EB")]
 )
 def test_sizes(number: int, said: str) -> None:
     assert format_size(number) == said

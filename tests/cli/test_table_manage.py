@@ -2,74 +2,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from lance_namespace import (
-    CreateNamespaceRequest,
     DeclareTableRequest,
     DescribeTableRequest,
-    LanceNamespace,
-    connect,
 )
 
 from lancehouse.cli.main import main
-from tests.cli.places import refused
+from tests.catalogs import ICEBERG, LiveCatalog
+from tests.cli.commands import error_text
 from tests.servers.lancehouse import Served
 from tests.servers.polaris import Polaris
 from tests.servers.unity import Unity
 
 ROWS = pa.table({"id": [1, 2]})
-IMPL = "lancehouse.IcebergNamespace"
 
 
 def run(*words: str, output: str = "text") -> Result:
     return CliRunner().invoke(main, ["--output", output, "table", *words], env={"COLUMNS": "80"})
 
 
-@dataclass(frozen=True)
-class Home:
-    """A namespace of an Iceberg server that no other test has."""
-
-    properties: dict[str, str]
-    levels: list[str]
-
-    @property
-    def namespace(self) -> LanceNamespace:
-        """A client that remembers nothing."""
-        return connect(IMPL, self.properties)
+class ManageNamespace(LiveCatalog):
+    """An Iceberg server whose tables are given to the catalog, and taken back."""
 
     def declare(self, name: str = "docs", **properties: str) -> list[str]:
-        table = [*self.levels, name]
-        self.namespace.declare_table(DeclareTableRequest(id=table, properties=properties))
+        table = self.id(name)
+        self.connect().declare_table(DeclareTableRequest(id=table, properties=properties))
         return table
 
     def write(self, table: list[str]) -> int:
         """Two more rows, as any user of the table writes them; the version that this makes."""
-        return int(lance.write_dataset(ROWS, namespace_client=self.namespace, table_id=table, mode="append").version)
+        return int(lance.write_dataset(ROWS, namespace_client=self.connect(), table_id=table, mode="append").version)
 
     def write_past(self, table: list[str]) -> int:
         """The same by somebody who knows nothing of the catalog."""
         return int(lance.write_dataset(ROWS, self.location(table), mode="append").version)
-
-    def location(self, table: list[str]) -> str:
-        return str(self.namespace.describe_table(DescribeTableRequest(id=table)).location)
 
     def newest(self, table: list[str]) -> Path:
         """The manifest of the latest version: the numbers in their names count down."""
         return min((Path(self.location(table)) / "_versions").glob("*.manifest"))
 
     def count(self, table: list[str]) -> int:
-        return int(lance.dataset(namespace_client=self.namespace, table_id=table).count_rows())
+        return int(lance.dataset(namespace_client=self.connect(), table_id=table).count_rows())
 
     def is_managed(self, table: list[str]) -> bool:
-        return bool(self.namespace.describe_table(DescribeTableRequest(id=table)).managed_versioning)
+        return bool(self.connect().describe_table(DescribeTableRequest(id=table)).managed_versioning)
 
     def manage(self, table: list[str], *options: str, output: str = "text") -> Result:
         given = [word for key, value in self.properties.items() for word in ("--property", f"{key}={value}")]
@@ -77,15 +60,13 @@ class Home:
 
 
 @pytest.fixture(params=["reference", "served"])
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> ManageNamespace:
     if request.param == "served":
-        served: Served = request.getfixturevalue("served")
-        properties, warehouse = {"endpoint": served.iceberg}, served.warehouse
+        server: Served = request.getfixturevalue("lancehouse_server")
+        properties, warehouse = {"endpoint": server.iceberg}, server.warehouse
     else:
         properties, warehouse = {"endpoint": request.getfixturevalue("reference"), "root": str(tmp_path)}, "wh"
-    levels = [warehouse, f"manage_{uuid4().hex[:8]}"]
-    connect(IMPL, properties).create_namespace(CreateNamespaceRequest(id=levels))
-    return Home(properties, levels)
+    return ManageNamespace(request.param, ICEBERG, properties, (warehouse,)).create_namespace()
 
 
 def lines(done: Result) -> dict[str, str]:
@@ -93,7 +74,7 @@ def lines(done: Result) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
 
 
-def test_to_the_catalog_and_back(home: Home) -> None:
+def test_to_the_catalog_and_back(home: ManageNamespace) -> None:
     table = home.declare()
     home.write(table)
     assert not home.is_managed(table)
@@ -110,7 +91,7 @@ def test_to_the_catalog_and_back(home: Home) -> None:
     assert home.count(table) == 8
 
 
-def test_for_programs(home: Home) -> None:
+def test_for_programs(home: ManageNamespace) -> None:
     table = home.declare()
     told = {"table": ".".join(table), "managed_by": "impl", "version": None}
     assert json.loads(home.manage(table, "--by", "impl", output="json").stdout) == told
@@ -119,19 +100,19 @@ def test_for_programs(home: Home) -> None:
     assert json.loads(home.manage(table, "--by", "storage", output="json").stdout)["version"] == 1
 
 
-def test_refused_while_versions_disagree(home: Home) -> None:
+def test_refused_while_versions_disagree(home: ManageNamespace) -> None:
     table = home.declare(managed_by="impl")
     home.write(table)
     assert home.write_past(table) == 2
     for by in ("storage", "impl"):
-        words = refused(home.manage(table, "--by", by))
+        words = error_text(home.manage(table, "--by", by))
         assert "the catalog has version 1, storage has version 2" in words
         assert "`lancehouse table manage --by impl --adopt`" in words
     assert home.is_managed(table)
     assert "error" in json.loads(home.manage(table, "--by", "storage", output="json").stderr)
 
 
-def test_adopting_what_was_written_past_the_catalog(home: Home) -> None:
+def test_adopting_what_was_written_past_the_catalog(home: ManageNamespace) -> None:
     table = home.declare(managed_by="impl")
     home.write(table)
     home.write_past(table)
@@ -143,7 +124,7 @@ def test_adopting_what_was_written_past_the_catalog(home: Home) -> None:
     assert lines(home.manage(table, "--by", "storage"))["version"] == "4"
 
 
-def test_giving_up_what_was_written_past_the_catalog(home: Home) -> None:
+def test_giving_up_what_was_written_past_the_catalog(home: ManageNamespace) -> None:
     table = home.declare(managed_by="impl")
     home.write(table)
     home.write_past(table)
@@ -153,24 +134,24 @@ def test_giving_up_what_was_written_past_the_catalog(home: Home) -> None:
     assert home.count(table) == 4
 
 
-def test_a_version_that_storage_lost(home: Home) -> None:
+def test_a_version_that_storage_lost(home: ManageNamespace) -> None:
     table = home.declare(managed_by="impl")
     home.write(table)
     home.write(table)
     home.newest(table).unlink()
     for options in (["--by", "storage"], ["--by", "impl"], ["--by", "impl", "--adopt"]):
-        assert "restore" in refused(home.manage(table, *options))
+        assert "restore" in error_text(home.manage(table, *options))
 
 
-def test_a_level_with_a_dot(home: Home) -> None:
+def test_a_level_with_a_dot(home: ManageNamespace) -> None:
     table = home.declare("v1.2")
     done = home.manage([*home.levels, "`v1.2`"], "--by", "impl")
     assert lines(done)["table"] == ".".join([*home.levels, "`v1.2`"])
     assert home.is_managed(table)
 
 
-def test_what_is_not_there(home: Home) -> None:
-    assert "is not a Lance table" not in (words := refused(home.manage([*home.levels, "gone"], "--by", "impl")))
+def test_what_is_not_there(home: ManageNamespace) -> None:
+    assert "is not a Lance table" not in (words := error_text(home.manage([*home.levels, "gone"], "--by", "impl")))
     assert "table " + ".".join([*home.levels, "gone"]) in words
 
 
@@ -231,10 +212,10 @@ def test_catalogs_that_cannot(
     impl, properties = catalog(request)
     given = [word for key, value in properties.items() for word in ("--property", f"{key}={value}")]
     done = run("manage", "--impl", impl, *given, "--by", by, "lance_test.db.docs")
-    assert said in refused(done)
+    assert said in error_text(done)
 
 
-def test_our_aliases_are_ours(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_aliases_are_ours(home: ManageNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: dict[str, Any] = {"iceberg": "tests.nowhere.Namespace"}
     monkeypatch.setattr("lance_namespace._REGISTERED_IMPLS", taken)
     table = home.declare()

@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 from lance import blob_field
 
-from tests.cli.places import ROWS, Place, lines, opened, refused
+from tests.cli.commands import ROWS, ConfiguredCatalog, error_text, lines, open_configured
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(2000)
 
 
-def test_count(place: Place) -> None:
+def test_count(place: ConfiguredCatalog) -> None:
     table = place.write()
     place.write(mode="append")
-    assert place.told("table", "count", table) == {"table": table, "version": 2, "rows": 8}
-    assert place.told("table", "count", table, "--version", "1", "--where", "id > 1")["rows"] == 2
-    assert "no column nothing" in refused(place.run("table", "count", table, "--where", "nothing > 1"))
+    assert place.run_json("table", "count", table) == {"table": table, "version": 2, "rows": 8}
+    assert place.run_json("table", "count", table, "--version", "1", "--where", "id > 1")["rows"] == 2
+    assert "no column nothing" in error_text(place.run("table", "count", table, "--where", "nothing > 1"))
 
 
-def test_preview(place: Place) -> None:
+def test_preview(place: ConfiguredCatalog) -> None:
     table = place.write()
     assert lines(place.run("table", "preview", table)) == [
         "id  text       vector",
@@ -34,11 +34,11 @@ def test_preview(place: Place) -> None:
         " 3  null       [3.0, 0.0, 1.0, …4]",
         f"{table}, version 1: 4 rows",
     ]
-    found = place.told(
+    found = place.run_json(
         "table", "preview", table, "-n", "1", "--where", "id > 0", "--column", "vector", "--column", "id"
     )
     assert found == {"table": table, "version": 1, "count": 1, "rows": [{"vector": [1.0, 0.0, 1.0, 2.0], "id": 1}]}
-    words = refused(place.run("table", "preview", table, "--column", "txt"))
+    words = error_text(place.run("table", "preview", table, "--column", "txt"))
     assert "has no column txt; did you mean text?" in words
 
 
@@ -60,15 +60,15 @@ def test_preview(place: Place) -> None:
     ],
 )
 def test_a_wrong_filter(where: str, said: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     table = place.write(rows=ROWS.append_column("price", pa.array([Decimal("0.05")] * 4, pa.decimal128(15, 2))))
     for words in (["count"], ["preview"], ["search", "--vector", "1,2,3,4"]):
-        told = refused(place.run("table", *words, table, "--where", where))
+        told = error_text(place.run("table", *words, table, "--where", where))
         assert told.startswith(f"Error: {said.replace('TABLE', table)}")
 
 
 def test_every_kind_of_value(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     rows = pa.table(
         {
             "when": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")),
@@ -91,14 +91,14 @@ def test_every_kind_of_value(request: pytest.FixtureRequest, tmp_path: Path) -> 
     ):
         assert words in shown
     assert "\x1b" not in shown
-    (row,) = place.told("table", "preview", table)["rows"]
+    (row,) = place.run_json("table", "preview", table)["rows"]
     assert base64.b64decode(row["png"]) == PNG
     assert (row["nan"], row["nested"]) == (None, {"a": [1, 2, 3, 4, 5], "b": None})
     assert row["when"].startswith("2023-11-14 22:13:20.123456789")
 
 
 def test_what_python_has_no_value_for_is_text(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     rows = pa.table(
         {
             "far": pa.array([10**6, 0], pa.date32()),
@@ -108,7 +108,7 @@ def test_what_python_has_no_value_for_is_text(request: pytest.FixtureRequest, tm
             "stamps": pa.array([[10**12], None], pa.list_(pa.timestamp("s"))),
         }
     )
-    first, second = place.told("table", "preview", place.write(rows=rows))["rows"]
+    first, second = place.run_json("table", "preview", place.write(rows=rows))["rows"]
     assert first["time"] == "00:00:00.000000001"
     assert all(isinstance(value, str) and value for value in first.values()), first
     assert (second["late"], second["time"], second["stamps"]) == (None, None, None)
@@ -116,12 +116,12 @@ def test_what_python_has_no_value_for_is_text(request: pytest.FixtureRequest, tm
 
 
 def test_an_error_of_reading_is_not_blamed_on_a_filter(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     table = place.write()
-    for file in (tmp_path / "tables").rglob("*.lance"):
+    for file in place.root.rglob("*.lance"):
         if file.is_file():
             file.write_bytes(b"broken" * 1000)
-    words = refused(place.run("table", "preview", table))
+    words = error_text(place.run("table", "preview", table))
     assert "filter" not in words
 
 
@@ -129,29 +129,29 @@ def test_an_error_of_reading_is_not_blamed_on_a_filter(request: pytest.FixtureRe
     "words", [["preview", "-n"], ["preview", "--version"], ["count", "--version"], ["history", "--limit"]]
 )
 def test_numbers_that_nobody_has(words: list[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     table = place.write()
-    said = refused(place.run("table", words[0], table, words[1], "99999999999999999999"), 2)
+    said = error_text(place.run("table", words[0], table, words[1], "99999999999999999999"), 2)
     assert "is not in the range" in said
 
 
 def test_blobs_are_not_read(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     schema = pa.schema([pa.field("id", pa.int64()), blob_field("video")])
     rows = pa.table({"id": [1], "video": lance.blob_array([bytes(5000)])}, schema=schema)
     lance.write_dataset(
         rows,
-        namespace_client=place.client,
+        namespace_client=place.connect(),
         table_id=[*place.levels, "films"],
         data_storage_version="2.2",
     )
     table = f"{place.ns}.films"
     assert " 1  <blob, 5.0 kB>" in lines(place.run("table", "preview", table))
-    assert place.told("table", "preview", table)["rows"] == [{"id": 1, "video": {"size": 5000}}]
+    assert place.run_json("table", "preview", table)["rows"] == [{"id": 1, "video": {"size": 5000}}]
 
 
 def test_columns_that_do_not_fit(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     columns = {f"column_{number}": ["x" * 30] for number in range(10)}
     table = place.write(rows=pa.table({"number": [2**53], **columns}))
     shown = lines(place.run("table", "preview", table))
@@ -171,34 +171,34 @@ def test_columns_that_do_not_fit(request: pytest.FixtureRequest, tmp_path: Path)
     assert wide[2].split() == [str(2**53), *["x" * 30] * 10]
 
 
-def test_a_tag(place: Place) -> None:
+def test_a_tag(place: ConfiguredCatalog) -> None:
     table = place.write()
     place.run("table", "tag", "create", table, "best")
     place.write(mode="append")
-    assert place.told("table", "count", table, "--tag", "best")["rows"] == 4
-    assert len(place.told("table", "preview", table, "--tag", "best")["rows"]) == 4
-    words = refused(place.run("table", "count", table, "--tag", "worst"))
+    assert place.run_json("table", "count", table, "--tag", "best")["rows"] == 4
+    assert len(place.run_json("table", "preview", table, "--tag", "best")["rows"]) == 4
+    words = error_text(place.run("table", "count", table, "--tag", "worst"))
     assert words.endswith(f"Hint: `{place.typed} table tag list {table}` shows those that there are\n")
 
 
 def test_a_managed_table(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("served", request, tmp_path)
+    place = open_configured("served", request, tmp_path)
     table = place.write()
     assert place.run("table", "manage", table, "--by", "impl").exit_code == 0
     place.write(mode="append")
-    assert place.told("table", "describe", table)["managed_by"] == "impl"
-    assert [each["version"] for each in place.told("table", "history", table)["versions"]] == [2, 1]
-    assert len(place.told("table", "preview", table)["rows"]) == 8
+    assert place.run_json("table", "describe", table)["managed_by"] == "impl"
+    assert [each["version"] for each in place.run_json("table", "history", table)["versions"]] == [2, 1]
+    assert len(place.run_json("table", "preview", table)["rows"]) == 8
 
 
 @pytest.mark.parametrize("catalog", ["unity", "polaris"])
 def test_other_catalogs(catalog: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened(catalog, request, tmp_path)
+    place = open_configured(catalog, request, tmp_path)
     table = place.write()
-    assert len(place.told("table", "preview", table)["rows"]) == ROWS.num_rows
-    assert place.told("table", "list", place.ns)["tables"][0]["table"] == table
-    assert place.told("table", "describe", table)["rows"] == 4
-    assert place.told("table", "history", table)["versions"][0]["version"] == 1
+    assert len(place.run_json("table", "preview", table)["rows"]) == ROWS.num_rows
+    assert place.run_json("table", "list", place.ns)["tables"][0]["table"] == table
+    assert place.run_json("table", "describe", table)["rows"] == 4
+    assert place.run_json("table", "history", table)["versions"][0]["version"] == 1
     place.run("table", "tag", "create", table, "best")
-    assert place.told("table", "tag", "list", table)["tags"][0]["tag"] == "best"
+    assert place.run_json("table", "tag", "list", table)["tags"][0]["tag"] == "best"
     assert place.run("table", "drop", table, "--yes").exit_code == 0

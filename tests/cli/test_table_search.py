@@ -6,56 +6,58 @@ import lance
 import pyarrow as pa
 import pytest
 
-from tests.cli.places import Place, lines, opened, refused
+from tests.cli.commands import ConfiguredCatalog, error_text, lines, open_configured
 
 
-def test_by_a_vector(place: Place, tmp_path: Path) -> None:
+def test_by_a_vector(place: ConfiguredCatalog, tmp_path: Path) -> None:
     table = place.write()
-    found = place.told("table", "search", table, "--vector", "2.2,0,1,2", "-k", "2")
+    found = place.run_json("table", "search", table, "--vector", "2.2,0,1,2", "-k", "2")
     assert [row["id"] for row in found["rows"]] == [2, 3]
     assert found["rows"][0]["_distance"] == pytest.approx(0.04, abs=1e-4)
     assert list(found["rows"][0]) == ["_distance", "id", "text", "vector"]
     (tmp_path / "vector.json").write_text("[2.2, 0, 1, 2]\n")
-    again = place.told("table", "search", table, "--vector", f"@{tmp_path}/vector.json", "-k", "2")
+    again = place.run_json("table", "search", table, "--vector", f"@{tmp_path}/vector.json", "-k", "2")
     assert again == found
-    where = place.told("table", "search", table, "--vector", "0,0,1,2", "--where", "id > 1", "--column", "id")
+    where = place.run_json("table", "search", table, "--vector", "0,0,1,2", "--where", "id > 1", "--column", "id")
     assert [row["id"] for row in where["rows"]] == [2, 3]
     assert lines(place.run("table", "search", table, "--like", "id = 3", "-k", "1"))[2].split()[:2] == ["0.0", "3"]
 
 
 def test_effort(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array([float(number) for number in range(1024)], pa.float32()), 2)
     table = place.write(rows=pa.table({"id": range(512), "vector": vectors}))
-    dataset = lance.dataset(namespace_client=place.client, table_id=[*place.levels, "docs"])
+    dataset = lance.dataset(namespace_client=place.connect(), table_id=[*place.levels, "docs"])
     dataset.create_index("vector", "IVF_FLAT", num_partitions=8)
     words = ["table", "search", table, "--vector", "0,1", "-k", "200", "--column", "id"]
-    assert [row["id"] for row in place.told(*words)["rows"]] == [*range(200)]
-    few = place.told(*words, "--nprobes", "1", "--refine-factor", "1")["rows"]
+    assert [row["id"] for row in place.run_json(*words)["rows"]] == [*range(200)]
+    few = place.run_json(*words, "--nprobes", "1", "--refine-factor", "1")["rows"]
     assert [row["id"] for row in few] == [*range(len(few))]
     assert len(few) < 200
 
 
 def test_like_the_first_row_that_has_a_vector(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     vectors = pa.array([None, [1.0, 2.0]], pa.list_(pa.float32(), 2))
     table = place.write(rows=pa.table({"k": [1, 1], "a vector": vectors}))
-    found = place.told("table", "search", table, "--like", "k = 1 OR k = 2", "--column", "k")
+    found = place.run_json("table", "search", table, "--like", "k = 1 OR k = 2", "--column", "k")
     assert found["rows"] == [{"_distance": 0.0, "k": 1}]
 
 
 def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
+    place = open_configured("dir", request, tmp_path)
     table = place.write()
-    words = refused(place.run("table", "search", table, "--text", "words"))
+    words = error_text(place.run("table", "search", table, "--text", "words"))
     assert "has no full-text index" in words
     assert "Hint: `lancehouse table index ID --column NAME --kind INVERTED` builds one" in words
-    dataset = lance.dataset(namespace_client=place.client, table_id=[*place.levels, "docs"])
+    dataset = lance.dataset(namespace_client=place.connect(), table_id=[*place.levels, "docs"])
     dataset.create_scalar_index("text", "INVERTED")
-    found = place.told("table", "search", table, "--text", "words")
+    found = place.run_json("table", "search", table, "--text", "words")
     assert [(row["id"], row["_score"] > 0) for row in found["rows"]] == [(1, True)]
-    assert place.told("table", "search", table, "--text", "words", "--on", "text", "--where", "id > 1")["rows"] == []
-    assert "no full-text index of id" in refused(place.run("table", "search", table, "--text", "x", "--on", "id"))
+    assert (
+        place.run_json("table", "search", table, "--text", "words", "--on", "text", "--where", "id > 1")["rows"] == []
+    )
+    assert "no full-text index of id" in error_text(place.run("table", "search", table, "--text", "x", "--on", "id"))
 
 
 @pytest.mark.parametrize(
@@ -87,5 +89,5 @@ def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_words(words: list[str], status: int, said: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = opened("dir", request, tmp_path)
-    assert said in " ".join(refused(place.run("table", "search", place.write(), *words), status).split())
+    place = open_configured("dir", request, tmp_path)
+    assert said in " ".join(error_text(place.run("table", "search", place.write(), *words), status).split())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +19,6 @@ import pyarrow as pa
 from lance_namespace import (
     CountTableRowsRequest,
     CreateTableRequest,
-    DescribeTableRequest,
     LanceNamespace,
     ListTableVersionsRequest,
 )
@@ -26,11 +26,13 @@ from lance_namespace.errors import InternalError
 from pyiceberg.catalog.rest import RestCatalog
 
 from lancehouse import IcebergNamespace
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.manifests import ManifestStore
 from lancehouse.lake.versions import list_manifests
+from tests.catalogs import LiveCatalog
 from tests.lake.folder import stream
 from tests.servers.faults import FaultProxy
+from tests.servers.lancehouse import Served
 
 Json = dict[str, Any]
 Id = list[str]
@@ -40,19 +42,24 @@ NO = json.dumps({"error": {"message": "not you", "type": "ForbiddenException", "
 
 
 @dataclass(frozen=True)
-class House:
-    """A server, an empty namespace on it, and a client for which the catalog manages every new table."""
-
-    endpoint: str
-    prefix: str
-    home: Id
-    properties: Mapping[str, str]
-    namespace: IcebergNamespace
-    is_ours: bool
+class ManagedCatalog(LiveCatalog):
+    """An Iceberg server, Iceberg's own or ours, that manages the versions of every new table."""
 
     def connect(self, **more: str) -> IcebergNamespace:
-        """Another client, which knows nothing yet."""
         return IcebergNamespace(**{**self.properties, **more})
+
+    @cached_property
+    def namespace(self) -> IcebergNamespace:
+        """One client, which remembers."""
+        return self.connect()
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name == "lancehouse"
+
+    @property
+    def endpoint(self) -> str:
+        return self.properties["endpoint"]
 
     def behind(self, proxy: FaultProxy, **more: str) -> IcebergNamespace:
         """Another client, behind a proxy; it does not wait long."""
@@ -61,14 +68,15 @@ class House:
 
     def table(self, name: str = "t", count: int = 10) -> Id:
         """A table with one version."""
-        made = [*self.home, name]
+        made = self.id(name)
         self.namespace.create_table(CreateTableRequest(id=made), stream(rows(count)))
         return made
 
     def entry(self, id: Id) -> Json:
         """What the server says of a table, in its own words."""
         levels = quote(id[1], safe="")
-        with urlopen(f"{self.endpoint}/v1{self.prefix}/namespaces/{levels}/tables/{quote(id[-1], safe='')}") as answer:
+        prefix = f"/{id[0]}" if self.is_ours else ""
+        with urlopen(f"{self.endpoint}/v1{prefix}/namespaces/{levels}/tables/{quote(id[-1], safe='')}") as answer:
             told: Json = json.load(answer)["metadata"]
         return told
 
@@ -87,18 +95,6 @@ class House:
         [current] = [each for each in entry["schemas"] if each["schema-id"] == entry["current-schema-id"]]
         return [field["name"] for field in current["fields"]]
 
-    def location(self, id: Id) -> str:
-        """Where a table lies."""
-        found = self.namespace.describe_table(DescribeTableRequest(id=id)).location
-        assert found is not None
-        return found
-
-    def folder(self, id: Id) -> Path:
-        """The same, as a folder."""
-        found = local_folder(self.location(id))
-        assert found is not None
-        return found
-
     def files(self, id: Id) -> set[str]:
         """The files of a table, without Iceberg's and without the hint that plain Lance leaves."""
         return files_in(self.folder(id))
@@ -109,12 +105,8 @@ class House:
 
     def iceberg(self) -> RestCatalog:
         """The same server, for pyiceberg."""
-        warehouse = {"warehouse": self.home[0]} if self.is_ours else {}
+        warehouse = {"warehouse": self.parent[0]} if self.is_ours else {}
         return RestCatalog("theirs", uri=self.endpoint, **warehouse)
-
-    def open(self, id: Id, version: int | str | None = None) -> lance.LanceDataset:
-        """A table, opened by a client that knows nothing yet."""
-        return lance.dataset(namespace_client=self.connect(), table_id=id, version=version)
 
     def append(self, id: Id, count: int = 1, first: int = 1000) -> lance.LanceDataset:
         """Make a version by adding rows."""
@@ -131,6 +123,12 @@ class House:
         assert snapshot["summary"]["lance.version"] == str(plain.version)
         assert on_the_way(self.files(id)) == set()
         return int(plain.version)
+
+
+def managed_by_lancehouse(server: Served) -> ManagedCatalog:
+    """Our server as one, with an empty namespace."""
+    properties = {"endpoint": server.iceberg, "managed_by": "impl"}
+    return ManagedCatalog("lancehouse", "iceberg", properties, (server.warehouse,)).create_namespace()
 
 
 def rows(count: int = 10, first: int = 0) -> pa.Table:
@@ -165,7 +163,9 @@ class Staging:
         raise InternalError("not today")
 
 
-def staged(namespace: IcebergNamespace, id: Id, commit: Callable[[lance.LanceDataset], object] | None = None) -> Json:
+def stage_commit(
+    namespace: IcebergNamespace, id: Id, commit: Callable[[lance.LanceDataset], object] | None = None
+) -> Json:
     """What pylance asks for a commit, by default of one row: its manifest is staged, and nothing else has happened."""
     client = Staging(namespace)
     dataset = lance.dataset(namespace_client=client, table_id=id)
@@ -208,7 +208,7 @@ def count(namespace: LanceNamespace, table: Id, branch: str | None = None) -> in
     return namespace.count_table_rows(CountTableRowsRequest(id=table, branch=branch)).count
 
 
-def opened(house: House, table: Id, version: int | None = None) -> lance.LanceDataset:
+def open_table(house: ManagedCatalog, table: Id, version: int | None = None) -> lance.LanceDataset:
     return lance.dataset(namespace_client=house.namespace, table_id=table, version=version)
 
 
@@ -216,5 +216,5 @@ def write_to(namespace: IcebergNamespace, table: Id, mode: str, data: pa.Table) 
     lance.write_dataset(data, namespace_client=namespace, table_id=table, mode=mode)
 
 
-def write(house: House, table: Id, mode: str, data: pa.Table) -> None:
+def write(house: ManagedCatalog, table: Id, mode: str, data: pa.Table) -> None:
     write_to(house.namespace, table, mode, data)

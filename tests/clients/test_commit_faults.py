@@ -28,18 +28,18 @@ from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import translate_refusals
 from tests.clients.managed import (
     NO,
-    House,
     Id,
+    ManagedCatalog,
     count,
     files_in,
     killed_before_the_manifest_is_final,
     on_the_way,
     rows,
-    staged,
+    stage_commit,
     versions,
 )
 from tests.lake.folder import stream
-from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, landed, lost_answer, reset
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, answer_after, answer_always, html, lost_answer, reset
 from tests.servers.loopback import Answer, Request
 
 Faults = Callable[[str], FaultProxy]
@@ -49,12 +49,12 @@ FEW = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.pre
 
 @pytest.mark.parametrize(
     "fault",
-    [lost_answer, landed(500), reset, html],
+    [lost_answer, answer_after(500), reset, html],
     ids=["made, lost", "made, 500", "reset", "a page"],
 )
-def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -> None:
+def test_an_answer_that_is_lost(house: ManagedCatalog, proxy: FaultProxy, fault: Fault) -> None:
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     proxy.add(fault, method="POST", path="/tables/t$")
     house.behind(proxy).create_table_version(request)
     assert house.check(table) == 2
@@ -62,12 +62,12 @@ def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -
 
 
 @pytest.mark.parametrize(
-    ("fault", "look"), [(lost_answer, canned(403, NO)), (reset, canned(503))], ids=["made", "not made"]
+    ("fault", "look"), [(lost_answer, answer_always(403, NO)), (reset, answer_always(503))], ids=["made", "not made"]
 )
-def test_an_answer_that_is_lost_for_good(house: House, proxy: FaultProxy, fault: Fault, look: Fault) -> None:
+def test_an_answer_that_is_lost_for_good(house: ManagedCatalog, proxy: FaultProxy, fault: Fault, look: Fault) -> None:
     """Nobody knows: what was staged stays, for it may be the current version."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     client = house.behind(proxy)
     client.list_table_versions(ListTableVersionsRequest(id=table))
     proxy.add(fault, method="POST", path="/tables/t$", times=ALWAYS)
@@ -80,14 +80,14 @@ def test_an_answer_that_is_lost_for_good(house: House, proxy: FaultProxy, fault:
     assert house.check(table) == 2
 
 
-def test_a_look_that_is_refused_once(house: House, proxy: FaultProxy) -> None:
+def test_a_look_that_is_refused_once(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """The answer is lost, and the token is over just then: the version was accepted, and its manifest stays."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     client = house.behind(proxy)
     client.list_table_versions(ListTableVersionsRequest(id=table))
     proxy.add(lost_answer, method="POST", path="/tables/t$")
-    proxy.add(canned(403, NO), method="GET", path=r"/tables/t(\?.*)?$")
+    proxy.add(answer_always(403, NO), method="GET", path=r"/tables/t(\?.*)?$")
     client.create_table_version(request)
     assert house.check(table) == 2
 
@@ -95,14 +95,14 @@ def test_a_look_that_is_refused_once(house: House, proxy: FaultProxy) -> None:
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        (canned(403, NO), errors.PermissionDeniedError),
-        (canned(503), errors.ServiceUnavailableError),
-        (canned(400, '{"error": {"message": "no", "type": "X", "code": 400}}'), errors.InvalidInputError),
+        (answer_always(403, NO), errors.PermissionDeniedError),
+        (answer_always(503), errors.ServiceUnavailableError),
+        (answer_always(400, '{"error": {"message": "no", "type": "X", "code": 400}}'), errors.InvalidInputError),
     ],
     ids=["403", "503", "400"],
 )
 def test_a_commit_that_is_refused(
-    house: House, proxy: FaultProxy, fault: Fault, expected: type[LanceNamespaceError]
+    house: ManagedCatalog, proxy: FaultProxy, fault: Fault, expected: type[LanceNamespaceError]
 ) -> None:
     """The reason arrives, though pylance only knows that the result is unknown; no manifest stays."""
     table = house.table()
@@ -117,9 +117,9 @@ def test_a_commit_that_is_refused(
     assert house.check(table) == 2
 
 
-def test_a_first_commit_that_is_refused(house: House, proxy: FaultProxy) -> None:
+def test_a_first_commit_that_is_refused(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """No entry, no file."""
-    new = [*house.home, "new"]
+    new = [*house.levels, "new"]
     places: list[str | None] = []
 
     def refuse(request: Request, forward: Callable[[Request], Answer]) -> Answer:
@@ -129,14 +129,14 @@ def test_a_first_commit_that_is_refused(house: House, proxy: FaultProxy) -> None
     proxy.add(refuse, method="POST", path="/tables/new$", times=ALWAYS)
     with pytest.raises(errors.PermissionDeniedError):
         house.behind(proxy).create_table(CreateTableRequest(id=new), stream(rows()))
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == []
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == []
     assert files_in(Path(str(places[0]))) == set()
 
 
-def test_the_reason_of_another_commit(house: House, proxy: FaultProxy) -> None:
+def test_the_reason_of_another_commit(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """Of one commit, nothing is known; that another one of the same version was refused is no reason for it."""
     table = house.table()
-    mine, other = (CreateTableVersionRequest(**staged(house.namespace, table)) for _ in range(2))
+    mine, other = (CreateTableVersionRequest(**stage_commit(house.namespace, table)) for _ in range(2))
     client = house.behind(proxy)
     client.list_table_versions(ListTableVersionsRequest(id=table))
     proxy.add(lost_answer, method="POST", path="/tables/t$")
@@ -152,7 +152,7 @@ def test_the_reason_of_another_commit(house: House, proxy: FaultProxy) -> None:
     assert house.open(table).version == house.check(table) == 2
 
 
-def test_the_reason_after_a_doubt(house: House, proxy: FaultProxy) -> None:
+def test_the_reason_after_a_doubt(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """Of one commit nothing was known; the next one is refused, and told why."""
     table = house.table()
     client = house.behind(proxy)
@@ -160,20 +160,20 @@ def test_the_reason_after_a_doubt(house: House, proxy: FaultProxy) -> None:
     with pytest.raises(CommitStateUnknownError):
         client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
     proxy.clear()
-    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    proxy.add(answer_always(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
     with pytest.raises(errors.PermissionDeniedError):
         client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
 
 
-def test_a_server_that_fails_after_the_yes(house: House, proxy: FaultProxy) -> None:
+def test_a_server_that_fails_after_the_yes(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """It need not be asked again, not even after a change of columns."""
     table = house.table()
     client = house.behind(proxy)
-    request = CreateTableVersionRequest(**staged(client, table, lambda dataset: dataset.add_columns({"n": "1"})))
+    request = CreateTableVersionRequest(**stage_commit(client, table, lambda dataset: dataset.add_columns({"n": "1"})))
 
     def then_gone(request: Request, forward: Callable[[Request], Answer]) -> Answer:
         told = forward(request)
-        proxy.add(canned(503), times=ALWAYS)
+        proxy.add(answer_always(503), times=ALWAYS)
         return told
 
     proxy.add(then_gone, method="POST", path="/tables/t$")
@@ -181,10 +181,10 @@ def test_a_server_that_fails_after_the_yes(house: House, proxy: FaultProxy) -> N
     assert house.check(table) == 2
 
 
-def test_a_writer_that_died_after_the_yes(house: House) -> None:
+def test_a_writer_that_died_after_the_yes(house: ManagedCatalog) -> None:
     """The next reader puts the manifest in its place."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     with killed_before_the_manifest_is_final():
         house.connect().create_table_version(request)
     assert house.versions(table) == [1]
@@ -193,10 +193,10 @@ def test_a_writer_that_died_after_the_yes(house: House) -> None:
     assert house.check(table) == 2
 
 
-def test_a_writer_that_comes_back_after_the_yes(house: House) -> None:
+def test_a_writer_that_comes_back_after_the_yes(house: ManagedCatalog) -> None:
     """It sends the same request again, and is told that it was accepted."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     with killed_before_the_manifest_is_final():
         house.connect().create_table_version(request)
     answer = house.connect().create_table_version(request)
@@ -221,9 +221,9 @@ READERS: dict[str, Callable[[IcebergNamespace, Id], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_everybody_finishes_what_was_accepted(house: House, reader: str) -> None:
+def test_everybody_finishes_what_was_accepted(house: ManagedCatalog, reader: str) -> None:
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     with killed_before_the_manifest_is_final():
         house.connect().create_table_version(request)
     READERS[reader](house.connect(), table)
@@ -231,9 +231,9 @@ def test_everybody_finishes_what_was_accepted(house: House, reader: str) -> None
     assert house.check(table) == (3 if reader == "writer" else 2)
 
 
-def test_a_creator_that_died_after_the_yes(house: House) -> None:
+def test_a_creator_that_died_after_the_yes(house: ManagedCatalog) -> None:
     """The next one finds a table."""
-    table, twin = [*house.home, "t"], house.table("twin")
+    table, twin = [*house.levels, "t"], house.table("twin")
     house.namespace.declare_table(DeclareTableRequest(id=table))
     name = f"{2**64 - 2}.manifest"
     here = house.folder(table)
@@ -254,15 +254,15 @@ def test_a_creator_that_died_after_the_yes(house: House) -> None:
 
 
 def refuse_commit(proxy: FaultProxy) -> None:
-    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    proxy.add(answer_always(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
 
 
 def fail_commit(proxy: FaultProxy) -> None:
-    proxy.add(canned(503), method="POST", path="/tables/t$", times=ALWAYS)
+    proxy.add(answer_always(503), method="POST", path="/tables/t$", times=ALWAYS)
 
 
 def refuse_look_before_commit(proxy: FaultProxy) -> None:
-    proxy.add(canned(403, NO), path=r"/tables/t(\?.*)?$", times=ALWAYS)
+    proxy.add(answer_always(403, NO), path=r"/tables/t(\?.*)?$", times=ALWAYS)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def refuse_look_before_commit(proxy: FaultProxy) -> None:
     ],
 )
 def test_pylance_calls_a_refusal_unknown_and_the_client_has_the_reason(
-    house: House, proxy: FaultProxy, prepare: Callable[[FaultProxy], None], expected: type[LanceNamespaceError]
+    house: ManagedCatalog, proxy: FaultProxy, prepare: Callable[[FaultProxy], None], expected: type[LanceNamespaceError]
 ) -> None:
     table = house.table()
     client = house.behind(proxy)
@@ -291,7 +291,7 @@ def test_pylance_calls_a_refusal_unknown_and_the_client_has_the_reason(
     assert client.commit_refusal(table, 1) is None
 
 
-def test_a_doubt_is_no_refusal(house: House, proxy: FaultProxy) -> None:
+def test_a_doubt_is_no_refusal(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """Whoever asks without a mark must not be told of another writer's refusal what may be untrue of their own."""
     table = house.table()
     client = house.behind(proxy)
@@ -308,7 +308,7 @@ def test_a_doubt_is_no_refusal(house: House, proxy: FaultProxy) -> None:
     assert isinstance(client.commit_refusal(table, 2, since=mark), errors.PermissionDeniedError)
 
 
-def test_a_catalog_that_was_restored_from_an_older_copy(house: House) -> None:
+def test_a_catalog_that_was_restored_from_an_older_copy(house: ManagedCatalog) -> None:
     """Storage is ahead: nothing is committed over what it has, and the reason says how to heal it."""
     table = house.table()
     lance.write_dataset(rows(1), house.location(table), mode="append")  # a version that the catalog has lost
@@ -323,7 +323,7 @@ def test_a_catalog_that_was_restored_from_an_older_copy(house: House) -> None:
 
 
 def test_a_disk_that_is_full_after_the_yes(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    house: ManagedCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The commit is made; the next reader puts its manifest in place."""
     table = house.table()

@@ -33,14 +33,15 @@ from tests.servers.faults import (
     PAGE,
     Fault,
     FaultProxy,
-    canned,
+    answer_after,
+    answer_always,
     html,
     lost_answer,
     passes,
     reset,
     slow,
-    throttled,
-    truncated,
+    throttle,
+    truncate_answer,
 )
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
@@ -100,13 +101,13 @@ READS: dict[str, Callable[[Setup], Any]] = {
     [
         reset,
         lost_answer,
-        truncated(5),
+        truncate_answer(5),
         slow(5),
         slow(drip_s=0.2),
-        throttled("0"),
-        canned(503),
-        canned(502),
-        canned(504),
+        throttle("0"),
+        answer_always(503),
+        answer_always(502),
+        answer_always(504),
     ],
     ids=["reset", "lost", "truncated", "slow", "drip", "429", "503", "502", "504"],
 )
@@ -122,20 +123,20 @@ def test_a_read_survives_a_passing_fault(setup: Setup, read: str, fault: Fault) 
     [
         (reset, lance.ServiceUnavailableError, RETRIES + 1),
         (slow(5), lance.ServiceUnavailableError, RETRIES + 1),
-        (truncated(5), lance.ServiceUnavailableError, RETRIES + 1),
-        (canned(503, "<h1>Sorry</h1>"), lance.ServiceUnavailableError, RETRIES + 1),
-        (canned(502), lance.InternalError, RETRIES + 1),
-        (canned(504), lance.InternalError, RETRIES + 1),
-        (throttled("0"), lance.ThrottlingError, RETRIES + 1),
-        (throttled("3600"), lance.ThrottlingError, 1),  # nobody waits an hour
+        (truncate_answer(5), lance.ServiceUnavailableError, RETRIES + 1),
+        (answer_always(503, "<h1>Sorry</h1>"), lance.ServiceUnavailableError, RETRIES + 1),
+        (answer_always(502), lance.InternalError, RETRIES + 1),
+        (answer_always(504), lance.InternalError, RETRIES + 1),
+        (throttle("0"), lance.ThrottlingError, RETRIES + 1),
+        (throttle("3600"), lance.ThrottlingError, 1),  # nobody waits an hour
         (html, lance.InternalError, 1),
-        (canned(200, '{"unexpected": true}'), lance.InternalError, 1),
-        (canned(200, ""), lance.InternalError, 1),
-        (canned(500, '{"error": {"message": "oops", "type": "X", "code": 500}}'), lance.InternalError, 1),
-        (canned(400, '{"error": {"message": "bad", "type": "X", "code": 400}}'), lance.InvalidInputError, 1),
-        (canned(403, "<html>Forbidden</html>"), lance.PermissionDeniedError, 1),
-        (canned(409, ""), lance.ConcurrentModificationError, 1),
-        (canned(302, "", {"Location": "http://elsewhere"}), lance.InternalError, 1),
+        (answer_always(200, '{"unexpected": true}'), lance.InternalError, 1),
+        (answer_always(200, ""), lance.InternalError, 1),
+        (answer_always(500, '{"error": {"message": "oops", "type": "X", "code": 500}}'), lance.InternalError, 1),
+        (answer_always(400, '{"error": {"message": "bad", "type": "X", "code": 400}}'), lance.InvalidInputError, 1),
+        (answer_always(403, "<html>Forbidden</html>"), lance.PermissionDeniedError, 1),
+        (answer_always(409, ""), lance.ConcurrentModificationError, 1),
+        (answer_always(302, "", {"Location": "http://elsewhere"}), lance.InternalError, 1),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -159,11 +160,11 @@ def test_a_list_is_whole_or_an_error(setup: Setup) -> None:
     """One table that cannot be read does not vanish from the list."""
     for name in "abc":
         setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, name]))
-    setup.proxy.add(canned(401, ""), path="tables", method="GET", times=ALWAYS)
+    setup.proxy.add(answer_always(401, ""), path="tables", method="GET", times=ALWAYS)
     with pytest.raises(lance.UnauthenticatedError):
         setup.tables()
     setup.proxy.clear()
-    setup.proxy.add(canned(503, ""), path="/b|tables[?]", method="GET", times=ALWAYS)
+    setup.proxy.add(answer_always(503, ""), path="/b|tables[?]", method="GET", times=ALWAYS)
     with pytest.raises(lance.ServiceUnavailableError):
         setup.tables()
     setup.proxy.clear()
@@ -172,7 +173,7 @@ def test_a_list_is_whole_or_an_error(setup: Setup) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [lost_answer, truncated(5), slow(5), html, reset, canned(503), canned(502), canned(504)],
+    [lost_answer, truncate_answer(5), slow(5), html, reset, answer_always(503), answer_always(502), answer_always(504)],
     ids=["lost", "truncated", "slow", "html", "reset", "503", "502", "504"],
 )
 @pytest.mark.parametrize("made", ["namespace", "table"])
@@ -207,7 +208,7 @@ def test_a_create_whose_answer_is_lost(setup: Setup, fault: Fault, made: str) ->
 def test_what_was_there_before_is_not_taken_for_ours(setup: Setup, status: int) -> None:
     """A server that says that it did nothing made nothing, however alike what is there looks."""
     expected = {503: lance.TableAlreadyExistsError, 500: lance.InternalError}[status]
-    setup.proxy.add(canned(status, ""), method="POST", path="tables$", times=1 if status == 503 else ALWAYS)
+    setup.proxy.add(answer_always(status, ""), method="POST", path="tables$", times=1 if status == 503 else ALWAYS)
     with pytest.raises(expected):
         setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "t"]))
     assert setup.tables() == ["t"]
@@ -227,7 +228,9 @@ def test_a_lost_create_of_somebody_else_is_not_ours(setup: Setup) -> None:
         setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "made"]))
 
 
-@pytest.mark.parametrize("fault", [lost_answer, slow(5), canned(503), reset], ids=["lost", "slow", "503", "reset"])
+@pytest.mark.parametrize(
+    "fault", [lost_answer, slow(5), answer_always(503), reset], ids=["lost", "slow", "503", "reset"]
+)
 def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
     setup.proxy.add(fault, method="DELETE")
     setup.namespace.deregister_table(DeregisterTableRequest(id=[*setup.parent, "t"]))
@@ -239,7 +242,7 @@ def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
-@pytest.mark.parametrize("fault", [lost_answer, throttled("0")], ids=["lost", "429"])
+@pytest.mark.parametrize("fault", [lost_answer, throttle("0")], ids=["lost", "429"])
 def test_a_rename_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
     setup.proxy.add(fault, method="POST", path="rename")
     setup.namespace.rename_table(RenameTableRequest(id=[*setup.parent, "t"], new_table_name="u"))
@@ -258,7 +261,7 @@ def test_a_rename_that_was_never_made_is_not_repeated(setup: Setup) -> None:
 @pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
 def test_a_failed_config_is_not_remembered(setup: Setup) -> None:
     fresh = type(setup.namespace)(**{**setup.namespace._properties, "max_retries": "0"})
-    setup.proxy.add(canned(503), path="/v1/config")
+    setup.proxy.add(answer_always(503), path="/v1/config")
     with pytest.raises(lance.ServiceUnavailableError):
         fresh.list_tables(ListTablesRequest(id=setup.parent))
     assert fresh.list_tables(ListTablesRequest(id=setup.parent)).tables == ["t"]
@@ -306,7 +309,7 @@ class Cell(Loopback):
         return Answer.json({"metadata": {}})
 
 
-class Value(BaseModel):
+class CellValue(BaseModel):
     value: str
 
 
@@ -324,12 +327,12 @@ class Committing:
             "/cell",
             Swap(expected="before", to="ours"),
             about="the cell",
-            is_committed=self._landed,
+            is_committed=self._has_landed,
             on={404: lance.TableNotFoundError},
         )
 
-    def _landed(self) -> bool | None:
-        now = self._rest.get("/cell", Value, about="the cell").value
+    def _has_landed(self) -> bool | None:
+        now = self._rest.get("/cell", CellValue, about="the cell").value
         return {"before": None, "ours": True}.get(now, False)
 
 
@@ -340,40 +343,30 @@ def committing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Committing]:
         yield Committing(cell, proxy)
 
 
-def landed(status: int, body: str = "") -> Fault:
-    """Let the server do it, then answer this."""
-
-    def answer(request: Request, forward: Callable[[Request], Answer]) -> Answer:
-        forward(request)
-        return Answer(status, body.encode())
-
-    return answer
-
-
-def garbled(request: Request, forward: Callable[[Request], Answer]) -> Answer:
+def garble_answer(request: Request, forward: Callable[[Request], Answer]) -> Answer:
     """Let the server do it, then answer what is not encoded as it says."""
     return replace(forward(request), headers={"Content-Encoding": "gzip"})
 
 
 def refusal(status: int, type_: str = "X") -> Fault:
-    return canned(status, json.dumps({"error": {"message": "no", "type": type_, "code": status}}))
+    return answer_always(status, json.dumps({"error": {"message": "no", "type": type_, "code": status}}))
 
 
 UNKNOWN = {
-    "500": (landed(500), canned(500)),
+    "500": (answer_after(500), answer_always(500)),
     "500 with a name": (
-        landed(500, '{"error": {"message": "?", "type": "CommitStateUnknownException", "code": 500}}'),
+        answer_after(500, '{"error": {"message": "?", "type": "CommitStateUnknownException", "code": 500}}'),
         refusal(500, "CommitStateUnknownException"),
     ),
-    "502": (landed(502), canned(502)),
-    "504": (landed(504), canned(504)),
-    "520": (landed(520), canned(520)),  # some gateways have numbers of their own
-    "524": (landed(524), canned(524)),
+    "502": (answer_after(502), answer_always(502)),
+    "504": (answer_after(504), answer_always(504)),
+    "520": (answer_after(520), answer_always(520)),  # some gateways have numbers of their own
+    "524": (answer_after(524), answer_always(524)),
     "reset": (lost_answer, reset),
     "time-out": (slow(5), lambda request, forward: Answer(delay_s=5)),
-    "cut off": (truncated(5), lambda request, forward: Answer(body=b"{}", missing=1)),
-    "a page": (landed(200, PAGE), html),
-    "garbled": (garbled, canned(200, "{}", {"Content-Encoding": "gzip"})),
+    "cut off": (truncate_answer(5), lambda request, forward: Answer(body=b"{}", missing=1)),
+    "a page": (answer_after(200, PAGE), html),
+    "garbled": (garble_answer, answer_always(200, "{}", {"Content-Encoding": "gzip"})),
 }
 """Answers that say nothing of a commit, which was made or was not."""
 
@@ -398,9 +391,9 @@ def test_a_commit_that_was_not_made_and_whose_answer_is_lost(committing: Committ
 @pytest.mark.parametrize(
     "look",
     [
-        canned(503),
-        canned(500),
-        canned(502),
+        answer_always(503),
+        answer_always(500),
+        answer_always(502),
         reset,
         html,
         refusal(401),  # the token is over
@@ -422,7 +415,7 @@ def test_a_commit_of_which_nothing_can_be_known(committing: Committing, kind: st
 
 def test_a_commit_that_is_still_on_its_way(committing: Committing) -> None:
     """It can be seen that it was not made so far; it may be, later."""
-    committing.proxy.add(canned(504), method="POST", times=ALWAYS)
+    committing.proxy.add(answer_always(504), method="POST", times=ALWAYS)
     with pytest.raises(CommitStateUnknownError):
         committing.commit()
 
@@ -436,16 +429,20 @@ def test_a_commit_that_is_refused_after_its_answer_was_lost(committing: Committi
         committing.commit()
 
 
-@pytest.mark.parametrize("first", [lost_answer, landed(500), landed(502), slow(5)], ids=["lost", "500", "502", "slow"])
+@pytest.mark.parametrize(
+    "first", [lost_answer, answer_after(500), answer_after(502), slow(5)], ids=["lost", "500", "502", "slow"]
+)
 def test_a_conflict_with_oneself(committing: Committing, first: Fault) -> None:
     """The first answer is lost and cannot be looked up; the second request is refused, because the first was made."""
     committing.proxy.add(first, method="POST")
-    committing.proxy.add(canned(503), method="GET", times=RETRIES + 1)
+    committing.proxy.add(answer_always(503), method="GET", times=RETRIES + 1)
     committing.commit()
     assert (committing.cell.value, committing.proxy.count("POST")) == ("ours", 2)
 
 
-@pytest.mark.parametrize("before", [[], [canned(503)], [reset], [canned(500)]], ids=["409", "503", "reset", "500"])
+@pytest.mark.parametrize(
+    "before", [[], [answer_always(503)], [reset], [answer_always(500)]], ids=["409", "503", "reset", "500"]
+)
 def test_a_commit_that_came_too_late(committing: Committing, before: list[Fault]) -> None:
     committing.cell.value = "theirs"
     for fault in before:
@@ -466,7 +463,7 @@ def test_a_commit_that_was_made_before(committing: Committing) -> None:
 def test_a_conflict_that_cannot_be_looked_into(committing: Committing) -> None:
     """A 409 says no, and there was only one request."""
     committing.cell.value = "theirs"
-    committing.proxy.add(canned(503), method="GET", times=ALWAYS)
+    committing.proxy.add(answer_always(503), method="GET", times=ALWAYS)
     with pytest.raises(lance.ConcurrentModificationError):
         committing.commit()
     assert committing.proxy.count("POST") == 1
@@ -476,17 +473,17 @@ def test_a_conflict_that_cannot_be_looked_into(committing: Committing) -> None:
     ("faults", "expected", "attempts"),
     [
         ([], None, 1),
-        ([canned(503)], None, 2),
-        ([canned(503), throttled("0")], None, 3),
-        ([canned(503)] * (RETRIES + 1), lance.ServiceUnavailableError, RETRIES + 1),
-        ([throttled("0")] * (RETRIES + 1), lance.ThrottlingError, RETRIES + 1),
-        ([throttled("3600")], lance.ThrottlingError, 1),  # nobody waits an hour
+        ([answer_always(503)], None, 2),
+        ([answer_always(503), throttle("0")], None, 3),
+        ([answer_always(503)] * (RETRIES + 1), lance.ServiceUnavailableError, RETRIES + 1),
+        ([throttle("0")] * (RETRIES + 1), lance.ThrottlingError, RETRIES + 1),
+        ([throttle("3600")], lance.ThrottlingError, 1),  # nobody waits an hour
         ([refusal(400)], lance.InvalidInputError, 1),
         ([refusal(403)], lance.PermissionDeniedError, 1),
         ([refusal(404)], lance.TableNotFoundError, 1),
         ([refusal(401)], lance.UnauthenticatedError, 1),
         ([refusal(405)], lance.UnsupportedOperationError, 1),
-        ([canned(302, "", {"Location": "http://elsewhere"})], lance.InternalError, 1),
+        ([answer_always(302, "", {"Location": "http://elsewhere"})], lance.InternalError, 1),
     ],
     ids=lambda value: getattr(value, "__name__", str(value) if isinstance(value, int) else None),
 )
@@ -527,7 +524,7 @@ def test_somebody_else_is_faster_while_nothing_is_known(committing: Committing) 
         committing.cell.value = "theirs"
         return forward(request)
 
-    committing.proxy.add(canned(502), method="POST", times=ALWAYS)
+    committing.proxy.add(answer_always(502), method="POST", times=ALWAYS)
     committing.proxy.add(passes, method="GET")
     committing.proxy.add(other_is_faster, method="GET")
     with pytest.raises(lance.ConcurrentModificationError) as error:

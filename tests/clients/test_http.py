@@ -23,7 +23,7 @@ from tests.servers.loopback import Answer, Loopback, Request
 WAREHOUSE = ListNamespacesRequest(id=["wh"])
 
 
-class Catalog(Loopback):
+class EmptyCatalog(Loopback):
     """An Iceberg server with no namespaces, over TLS if it is given a context."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -62,7 +62,7 @@ def tls(authority: trustme.CA) -> ssl.SSLContext:
 
 @pytest.fixture
 def secure(tls: ssl.SSLContext) -> Iterator[str]:
-    with Catalog(tls) as server:
+    with EmptyCatalog(tls) as server:
         yield server.uri.replace("http:", "https:")
 
 
@@ -85,7 +85,7 @@ def test_a_client_certificate(authority: trustme.CA, tls: ssl.SSLContext, bundle
     mine.private_key_and_cert_chain_pem.write_to_path(str(both))
     mine.cert_chain_pems[0].write_to_path(str(alone))
     mine.private_key_pem.write_to_path(str(key))
-    with Catalog(tls) as server:
+    with EmptyCatalog(tls) as server:
         at = {"endpoint": server.uri.replace("http:", "https:"), "ca_bundle": bundle, "max_retries": "0"}
         for given in ({"client_cert": str(both)}, {"client_cert": str(alone), "client_key": str(key)}):
             assert lancehouse.IcebergNamespace(**at, **given).list_namespaces(WAREHOUSE).namespaces == ["wh.db"]
@@ -108,7 +108,7 @@ class ForwardProxy(Loopback):
 
 
 def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Catalog() as server, ForwardProxy() as proxy:
+    with EmptyCatalog() as server, ForwardProxy() as proxy:
         monkeypatch.setenv("http_proxy", proxy.uri)
         monkeypatch.setenv("no_proxy", "")
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
@@ -153,7 +153,7 @@ def test_forms_of_a_proxy(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
             seen.append(request.headers["Proxy-Authorization"])
             return super().answer(request)
 
-    with Catalog() as server, Asking() as proxy:
+    with EmptyCatalog() as server, Asking() as proxy:
         monkeypatch.setenv("http_proxy", form.format(proxy.uri.removeprefix("http://")))
         monkeypatch.setenv("no_proxy", "")
         assert lancehouse.IcebergNamespace(endpoint=server.uri).list_namespaces(WAREHOUSE).namespaces == ["wh.db"]

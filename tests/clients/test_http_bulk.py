@@ -17,7 +17,18 @@ from lance_namespace import errors as lance
 
 import lancehouse
 from lancehouse.clients.http import FetchLimits, fetch_many
-from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, lost_answer, reset, slow, throttled, truncated
+from tests.servers.faults import (
+    ALWAYS,
+    Fault,
+    FaultProxy,
+    answer_always,
+    html,
+    lost_answer,
+    reset,
+    slow,
+    throttle,
+    truncate_answer,
+)
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
 
@@ -55,13 +66,13 @@ def listing(request: pytest.FixtureRequest, polaris: Polaris) -> Iterator[tuple[
     [
         reset,
         lost_answer,
-        truncated(5),
+        truncate_answer(5),
         slow(1),
         slow(drip_s=0.1),
-        throttled("0"),
-        canned(503),
-        canned(502),
-        canned(401),
+        throttle("0"),
+        answer_always(503),
+        answer_always(502),
+        answer_always(401),
     ],
     ids=["reset", "lost", "truncated", "slow", "drip", "429", "503", "502", "401"],
 )
@@ -76,11 +87,11 @@ def test_a_list_survives_passing_faults(listing: tuple[FaultProxy, Any], fault: 
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        (canned(503), lance.ServiceUnavailableError),
-        (canned(403), lance.PermissionDeniedError),
-        (canned(401), lance.UnauthenticatedError),
-        (canned(500), lance.InternalError),
-        (canned(404), lance.InternalError),
+        (answer_always(503), lance.ServiceUnavailableError),
+        (answer_always(403), lance.PermissionDeniedError),
+        (answer_always(401), lance.UnauthenticatedError),
+        (answer_always(500), lance.InternalError),
+        (answer_always(404), lance.InternalError),
         (html, lance.InternalError),
         (reset, lance.ServiceUnavailableError),
     ],
@@ -96,7 +107,7 @@ def test_a_table_that_cannot_be_read_is_told(
 
 def test_a_table_that_was_dropped_meanwhile_is_not_listed(listing: tuple[FaultProxy, Any]) -> None:
     proxy, namespace = listing
-    gone = canned(404, '{"error": {"message": "gone", "type": "NoSuchTableException", "code": 404}}')
+    gone = answer_always(404, '{"error": {"message": "gone", "type": "NoSuchTableException", "code": 404}}')
     proxy.add(gone, method="GET", path="/t17", times=ALWAYS)
     assert namespace.list_tables(ListTablesRequest(id=DB)).tables == [name for name in NAMES if name != "t17"]
 

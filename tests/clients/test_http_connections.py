@@ -21,7 +21,7 @@ from lancehouse.settings import ClientSettings
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-class Server:
+class CountingServer:
     """Gives the same answer to each request, and counts its connections."""
 
     def __init__(self) -> None:
@@ -54,32 +54,32 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[CountingServer]:
+    made = CountingServer()
     yield made
     made.close()
 
 
 @pytest.fixture
-def connections(server: Server) -> ConnectionPool:
+def connections(server: CountingServer) -> ConnectionPool:
     return ConnectionPool(server.uri, None, connect_s=5, read_s=5)
 
 
-def test_one_connection_for_all_requests_of_a_thread(server: Server, connections: ConnectionPool) -> None:
+def test_one_connection_for_all_requests_of_a_thread(server: CountingServer, connections: ConnectionPool) -> None:
     for _ in range(5):
         assert connections.send("GET", "/", {}, None) == (200, {"content-length": "2"}, b"{}")
         assert connections.send("POST", "/", {}, b"{}")[0] == 200
     assert server.opened == 1
 
 
-def test_threads_have_their_own(server: Server, connections: ConnectionPool) -> None:
+def test_threads_have_their_own(server: CountingServer, connections: ConnectionPool) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: connections.send("GET", "/", {}, None)[0], range(80)))
     assert answers == [200] * 80
     assert server.opened <= 8
 
 
-def test_one_that_the_server_has_closed_is_not_used_again(server: Server, connections: ConnectionPool) -> None:
+def test_one_that_the_server_has_closed_is_not_used_again(server: CountingServer, connections: ConnectionPool) -> None:
     server.hangs_up = True
     for _ in range(3):
         assert connections.send("POST", "/", {}, b"{}")[0] == 200
@@ -88,14 +88,14 @@ def test_one_that_the_server_has_closed_is_not_used_again(server: Server, connec
 
 
 @pytest.mark.parametrize("answer", [OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1), OK + OK], ids=["last", "two"])
-def test_one_that_is_of_no_more_use(server: Server, connections: ConnectionPool, answer: bytes) -> None:
+def test_one_that_is_of_no_more_use(server: CountingServer, connections: ConnectionPool, answer: bytes) -> None:
     server.answer = answer
     for _ in range(2):
         assert connections.send("GET", "/", {}, None)[2] == b"{}"
     assert server.opened == 2
 
 
-def test_they_are_closed_when_nobody_needs_them(server: Server) -> None:
+def test_they_are_closed_when_nobody_needs_them(server: CountingServer) -> None:
     connections = ConnectionPool(server.uri, None, connect_s=5, read_s=5)
     connections.send("GET", "/", {}, None)
     del connections
@@ -103,7 +103,7 @@ def test_they_are_closed_when_nobody_needs_them(server: Server) -> None:
     assert server.closed.acquire(timeout=5)
 
 
-def test_what_is_compressed_though_nobody_asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compressed_though_nobody_asked(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     body = gzip.compress(b"{}")
     server.answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
@@ -120,7 +120,7 @@ CLIENTS: list[tuple[type[CatalogNamespace], dict[str, str], bytes]] = [
 
 @pytest.mark.parametrize(("kind", "properties", "body"), CLIENTS)
 def test_a_client_is_closed(
-    server: Server, kind: type[CatalogNamespace], properties: dict[str, str], body: bytes
+    server: CountingServer, kind: type[CatalogNamespace], properties: dict[str, str], body: bytes
 ) -> None:
     """Its connections go. What still holds it, such as a dataset whose credentials it renews, can go on using it."""
     server.answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -142,7 +142,7 @@ def test_a_client_that_never_connected_is_closed() -> None:
         raise KeyError("mine")
 
 
-def test_a_client_behind_a_proxy_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_behind_a_proxy_is_closed(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", server.uri)
     monkeypatch.setenv("no_proxy", "")
     transport = Transport(ClientSettings.parse("iceberg", {"endpoint": "http://catalog.test"}))

@@ -27,7 +27,7 @@ from lance_namespace import errors as lance
 
 import lancehouse
 from lancehouse.clients.catalog_namespace import LOOKAHEAD
-from tests.servers.faults import FaultProxy, canned
+from tests.servers.faults import FaultProxy, answer_always
 from tests.servers.lancehouse import Served
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
@@ -163,14 +163,14 @@ def test_headers_of_its_own() -> None:
 def test_the_default_location(own: dict[str, str], config: dict[str, str], location: str) -> None:
     bodies: list[Any] = []
 
-    class Server(Fake):
+    class DeclaringServer(Fake):
         def answer(self, request: Request) -> Answer:
             if request.method == "POST":
                 bodies.append(json.loads(request.body))
                 return Answer.json({"metadata": {"location": "s3://chosen/by/server", "properties": {}}})
             return super().answer(request)
 
-    with Server({"defaults": config, "overrides": {"prefix": "p"}}, "/p") as server:
+    with DeclaringServer({"defaults": config, "overrides": {"prefix": "p"}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **own)
         declared = namespace.declare_table(DeclareTableRequest(id=["wh", "db", "new"], properties={"a": "b"}))
     assert declared.location == "s3://chosen/by/server"  # what the server answered, not what was asked
@@ -400,19 +400,19 @@ def test_a_token_of_another_list_is_refused(namespace: lancehouse.IcebergNamespa
 
 @pytest.mark.parametrize("answer", [{}, {"namespaces": None, "identifiers": None}])
 def test_lists_without_their_key_are_empty(answer: dict[str, Any]) -> None:
-    class Server(Fake):
+    class KeylessServer(Fake):
         def answer(self, request: Request) -> Answer:
             found = super().answer(request)
             return Answer.json(answer) if found.status == 404 else found
 
-    with Server({"overrides": {"prefix": "p", "paging": True}}, "/p") as server:
+    with KeylessServer({"overrides": {"prefix": "p", "paging": True}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
         assert namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces == []
 
 
 def test_an_unasked_304(proxy: FaultProxy, namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:
     namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
-    proxy.add(canned(304), method="GET", path=r"/tables/t\?")
+    proxy.add(answer_always(304), method="GET", path=r"/tables/t\?")
     with pytest.raises(lance.InternalError):
         namespace.list_tables(ListTablesRequest(id=db))
 
@@ -544,10 +544,10 @@ def test_a_name_that_the_server_takes_for_a_step_in_the_path(on_polaris: lanceho
 
 
 @pytest.mark.parametrize(("name", "looks"), [("plain", 0), ("a/b", 1), ("t.1+2", 2)])
-def test_only_names_that_may_be_misread_are_looked_for(served: Served, name: str, looks: int) -> None:
-    with FaultProxy(served.iceberg) as proxy:
+def test_only_names_that_may_be_misread_are_looked_for(lancehouse_server: Served, name: str, looks: int) -> None:
+    with FaultProxy(lancehouse_server.iceberg) as proxy:
         client = lancehouse.IcebergNamespace(endpoint=proxy.uri)
-        parent = [served.warehouse, f"db_{uuid4().hex[:8]}"]
+        parent = [lancehouse_server.warehouse, f"db_{uuid4().hex[:8]}"]
         client.create_namespace(CreateNamespaceRequest(id=parent))
         proxy.clear()
         client.declare_table(DeclareTableRequest(id=[*parent, name]))

@@ -44,16 +44,16 @@ from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
-    House,
     Id,
     Json,
+    ManagedCatalog,
     append_one,
     count,
     files_in,
     on_the_way,
-    opened,
+    open_table,
     rows,
-    staged,
+    stage_commit,
     versions,
     write,
     write_to,
@@ -73,9 +73,9 @@ FEW = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.pre
 
 
 @pytest.mark.parametrize("as_dict", [True, False], ids=["dict", "model"])
-def test_a_version_is_accepted(house: House, as_dict: bool) -> None:
+def test_a_version_is_accepted(house: ManagedCatalog, as_dict: bool) -> None:
     table = house.table()
-    request = staged(house.namespace, table)
+    request = stage_commit(house.namespace, table)
     assert on_the_way(house.files(table)) != set()
     assert count(house.connect(), table) == lance.dataset(house.location(table)).count_rows() == 10
     request["metadata"] = {"job": "42"}
@@ -95,10 +95,10 @@ def test_a_version_is_accepted(house: House, as_dict: bool) -> None:
     assert count(house.connect(), table) == 11
 
 
-def test_the_same_request_again(house: House) -> None:
+def test_the_same_request_again(house: ManagedCatalog) -> None:
     """Whoever sends it, and whenever: it was accepted once, and stays so."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     first = house.namespace.create_table_version(request)
     assert house.namespace.create_table_version(request) == first
     assert house.connect().create_table_version(request) == first
@@ -108,9 +108,9 @@ def test_the_same_request_again(house: House) -> None:
     assert count(house.connect(), table) == 12
 
 
-def test_a_request_that_comes_too_late(house: House) -> None:
+def test_a_request_that_comes_too_late(house: ManagedCatalog) -> None:
     table = house.table()
-    late = CreateTableVersionRequest(**staged(house.namespace, table))
+    late = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     house.append(table)
     for namespace in (house.namespace, house.connect()):
         with pytest.raises(errors.ConcurrentModificationError, match=r"t\b"):
@@ -118,7 +118,7 @@ def test_a_request_that_comes_too_late(house: House) -> None:
         assert house.check(table) == 2  # and what was staged is gone
 
 
-def test_the_requests_of_a_commit(house: House) -> None:
+def test_the_requests_of_a_commit(house: ManagedCatalog) -> None:
     table = house.table()
     with FaultProxy(house.endpoint) as proxy:
         namespace = house.behind(proxy)
@@ -134,10 +134,10 @@ def test_the_requests_of_a_commit(house: House) -> None:
             assert [method for method, _ in proxy.requests] == ["POST"]
 
 
-def test_two_requests_at_once(house: House) -> None:
+def test_two_requests_at_once(house: ManagedCatalog) -> None:
     """Of eight that all come next, one wins; the others leave nothing."""
     table = house.table()
-    requests = [CreateTableVersionRequest(**staged(house.namespace, table)) for _ in range(4)]
+    requests = [CreateTableVersionRequest(**stage_commit(house.namespace, table)) for _ in range(4)]
     start = Barrier(len(requests))
 
     def send(request: CreateTableVersionRequest) -> bool:
@@ -154,9 +154,12 @@ def test_two_requests_at_once(house: House) -> None:
     assert house.check(table) == 2
 
 
-WRONG: dict[str, tuple[Callable[[House, Json], Json], type[LanceNamespaceError], str]] = {
+WRONG: dict[str, tuple[Callable[[ManagedCatalog, Json], Json], type[LanceNamespaceError], str]] = {
     "another table": (
-        lambda house, request: {**request, "manifest_path": staged(house.namespace, house.table("o"))["manifest_path"]},
+        lambda house, request: {
+            **request,
+            "manifest_path": stage_commit(house.namespace, house.table("o"))["manifest_path"],
+        },
         errors.InvalidInputError,
         "manifest",
     ),
@@ -181,7 +184,7 @@ WRONG: dict[str, tuple[Callable[[House, Json], Json], type[LanceNamespaceError],
         "is no staged manifest",
     ),
     "no such table": (
-        lambda house, request: {**request, "id": [*house.home, "none"]},
+        lambda house, request: {**request, "id": [*house.levels, "none"]},
         errors.TableNotFoundError,
         "none",
     ),
@@ -190,9 +193,9 @@ WRONG: dict[str, tuple[Callable[[House, Json], Json], type[LanceNamespaceError],
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_request(house: House, wrong: str) -> None:
+def test_a_wrong_request(house: ManagedCatalog, wrong: str) -> None:
     table = house.table()
-    request = staged(house.namespace, table)
+    request = stage_commit(house.namespace, table)
     change, expected, words = WRONG[wrong]
     with pytest.raises(expected, match=words):
         house.namespace.create_table_version(CreateTableVersionRequest(**change(house, request)))
@@ -200,9 +203,9 @@ def test_a_wrong_request(house: House, wrong: str) -> None:
     assert house.check(table) == 2
 
 
-def test_a_file_that_is_no_manifest(house: House) -> None:
+def test_a_file_that_is_no_manifest(house: ManagedCatalog) -> None:
     table = house.table()
-    request = staged(house.namespace, table)
+    request = stage_commit(house.namespace, table)
     file = house.folder(table) / "_versions" / request["manifest_path"].rpartition("/")[2]
     whole = file.read_bytes()
     for data in (b"", b"garbage", whole[:-1]):
@@ -212,9 +215,9 @@ def test_a_file_that_is_no_manifest(house: House) -> None:
     assert house.at(table) == 1
 
 
-def test_a_manifest_of_another_version_under_this_name(house: House) -> None:
+def test_a_manifest_of_another_version_under_this_name(house: ManagedCatalog) -> None:
     table = house.table()
-    request = staged(house.namespace, table)
+    request = stage_commit(house.namespace, table)
     folder = house.folder(table) / "_versions"
     name = f"{2**64 - 4}.manifest-x"
     (folder / request["manifest_path"].rpartition("/")[2]).rename(folder / name)
@@ -225,9 +228,9 @@ def test_a_manifest_of_another_version_under_this_name(house: House) -> None:
         )
 
 
-def line(house: House, table: Id, number: int) -> list[Json]:
+def line(house: ManagedCatalog, table: Id, number: int) -> list[Json]:
     """Requests for so many versions after the current one, each made from the one before; none was accepted."""
-    twin = [*house.home, f"twin_of_{table[-1]}"]
+    twin = [*house.levels, f"twin_of_{table[-1]}"]
     house.table(twin[-1])
     there, here = house.folder(twin) / "_versions", house.folder(table) / "_versions"
     found = []
@@ -243,7 +246,7 @@ def line(house: House, table: Id, number: int) -> list[Json]:
     return found
 
 
-def test_a_version_that_skips_one(house: House) -> None:
+def test_a_version_that_skips_one(house: ManagedCatalog) -> None:
     table = house.table()
     _, third = line(house, table, 2)
     with pytest.raises((errors.ConcurrentModificationError, errors.InvalidTableStateError)):
@@ -252,8 +255,8 @@ def test_a_version_that_skips_one(house: House) -> None:
     assert house.versions(table) == [1]
 
 
-def test_a_table_that_storage_manages(house: House) -> None:
-    table = [*house.home, "t"]
+def test_a_table_that_storage_manages(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table, properties={"managed_by": "storage"}))
     write(house, table, "overwrite", rows())
     request = CreateTableVersionRequest(id=table, version=2, manifest_path="x/_versions/2.manifest-x")
@@ -261,10 +264,10 @@ def test_a_table_that_storage_manages(house: House) -> None:
         house.namespace.create_table_version(request)
 
 
-def test_another_client_has_handed_the_table_to_storage(house: House) -> None:
+def test_another_client_has_handed_the_table_to_storage(house: ManagedCatalog) -> None:
     """What a client remembers of a table does not outlive what it has seen since."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     house.connect().manage_table(table, "storage")
     assert versions(house.namespace, table) == [1]
     with pytest.raises(errors.InvalidInputError, match="managed by its storage"):
@@ -279,9 +282,9 @@ def entries(*requests: Json) -> BatchCreateTableVersionsRequest:
     return BatchCreateTableVersionsRequest(entries=[CreateTableVersionEntry(**request) for request in requests])
 
 
-def test_a_batch_over_two_tables(house: House) -> None:
+def test_a_batch_over_two_tables(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
-    requests = staged(house.namespace, one), staged(house.namespace, other)
+    requests = stage_commit(house.namespace, one), stage_commit(house.namespace, other)
     answer = house.namespace.batch_create_table_versions(entries(*requests))
     assert [version.version for version in answer.versions] == [2, 2]
     assert house.check(one) == house.check(other) == 2
@@ -290,19 +293,19 @@ def test_a_batch_over_two_tables(house: House) -> None:
     assert house.check(one) == house.check(other) == 2
 
 
-def test_a_batch_of_which_one_is_late(house: House) -> None:
+def test_a_batch_of_which_one_is_late(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
-    requests = staged(house.namespace, one), staged(house.namespace, other)
+    requests = stage_commit(house.namespace, one), stage_commit(house.namespace, other)
     house.append(other)
     with pytest.raises(errors.ConcurrentModificationError):
         house.namespace.batch_create_table_versions(entries(*requests))
     assert (house.check(one), house.check(other)) == (1, 2)
 
 
-def test_a_batch_of_which_one_was_accepted_before(house: House) -> None:
+def test_a_batch_of_which_one_was_accepted_before(house: ManagedCatalog) -> None:
     """The other one is not put in its place without the catalog's yes."""
     one, other = house.table("one"), house.table("other")
-    requests = staged(house.namespace, one), staged(house.namespace, other)
+    requests = stage_commit(house.namespace, one), stage_commit(house.namespace, other)
     house.namespace.create_table_version(CreateTableVersionRequest(**requests[0]))
     try:
         house.namespace.batch_create_table_versions(entries(*requests))
@@ -312,12 +315,12 @@ def test_a_batch_of_which_one_was_accepted_before(house: House) -> None:
         assert (house.check(one), house.check(other)) == (2, 2)
 
 
-def test_a_batch_over_two_branches_of_which_one_is_late(house: House, proxy: FaultProxy) -> None:
+def test_a_batch_over_two_branches_of_which_one_is_late(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """The other has not moved, and is no reason to try again."""
     table = house.table()
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
-    on_main = staged(house.namespace, table)
-    on_dev = staged(house.namespace, table, lambda dataset: append_one(dataset.checkout_version(("dev", None))))
+    on_main = stage_commit(house.namespace, table)
+    on_dev = stage_commit(house.namespace, table, lambda dataset: append_one(dataset.checkout_version(("dev", None))))
     client = house.behind(proxy)
     client.list_table_versions(ListTableVersionsRequest(id=table))
     house.append(table)
@@ -327,7 +330,7 @@ def test_a_batch_over_two_branches_of_which_one_is_late(house: House, proxy: Fau
     assert (house.at(table), house.at(table, "dev")) == (2, snapshot_id("dev", 1))
 
 
-def test_a_batch_of_several_versions_of_one_table(house: House) -> None:
+def test_a_batch_of_several_versions_of_one_table(house: ManagedCatalog) -> None:
     table = house.table()
     second, third = line(house, table, 2)
     answer = house.namespace.batch_create_table_versions(entries(second, third))
@@ -337,7 +340,7 @@ def test_a_batch_of_several_versions_of_one_table(house: House) -> None:
     assert house.open(table, 2).count_rows() == 11
 
 
-def test_a_batch_with_a_gap(house: House) -> None:
+def test_a_batch_with_a_gap(house: ManagedCatalog) -> None:
     table = house.table()
     second, _, fourth = line(house, table, 3)
     with pytest.raises((errors.ConcurrentModificationError, errors.InvalidInputError)):
@@ -345,10 +348,10 @@ def test_a_batch_with_a_gap(house: House) -> None:
     assert sorted(house.snapshots(table)) == house.versions(table) == [1]
 
 
-def test_a_batch_over_two_warehouses(house: House, faults: Faults) -> None:
+def test_a_batch_over_two_warehouses(house: ManagedCatalog, faults: Faults) -> None:
     """A commit is one request, to one warehouse."""
     table = house.table()
-    request = staged(house.namespace, table)
+    request = stage_commit(house.namespace, table)
     elsewhere = {**request, "id": ["elsewhere", *table[1:]]}
     if house.is_ours:
         with pytest.raises(LanceNamespaceError, match="elsewhere"):  # this server knows its warehouses
@@ -365,9 +368,9 @@ def operation(**one: Any) -> CommitTableOperation:
     return CommitTableOperation(**one)
 
 
-def test_commit_tables(house: House) -> None:
+def test_commit_tables(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
-    requests = [CreateTableVersionRequest(**staged(house.namespace, table)) for table in (one, other)]
+    requests = [CreateTableVersionRequest(**stage_commit(house.namespace, table)) for table in (one, other)]
     operations = [operation(create_table_version=request) for request in requests]
     answer = house.namespace.batch_commit_tables(BatchCommitTablesRequest(operations=operations))
     made = [result.create_table_version.version for result in answer.results if result.create_table_version]
@@ -375,8 +378,8 @@ def test_commit_tables(house: House) -> None:
     assert house.check(one) == house.check(other) == 2
 
 
-def test_commit_tables_that_does_one_other_thing(house: House) -> None:
-    table = [*house.home, "t"]
+def test_commit_tables_that_does_one_other_thing(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     commit = house.namespace.batch_commit_tables
     declare = operation(declare_table=DeclareTableRequest(id=table))
     [declared] = commit(BatchCommitTablesRequest(operations=[declare])).results
@@ -390,12 +393,12 @@ def test_commit_tables_that_does_one_other_thing(house: House) -> None:
     deregister = operation(deregister_table=DeregisterTableRequest(id=table))
     [gone] = commit(BatchCommitTablesRequest(operations=[deregister])).results
     assert gone.deregister_table is not None
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == []
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == []
 
 
-def test_commit_tables_that_is_not_all_or_none(house: House) -> None:
-    table, new = house.table(), [*house.home, "new"]
-    create = CreateTableVersionRequest(**staged(house.namespace, table))
+def test_commit_tables_that_is_not_all_or_none(house: ManagedCatalog) -> None:
+    table, new = house.table(), [*house.levels, "new"]
+    create = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     others = [
         operation(declare_table=DeclareTableRequest(id=new)),
         operation(deregister_table=DeregisterTableRequest(id=table)),
@@ -404,7 +407,7 @@ def test_commit_tables_that_is_not_all_or_none(house: House) -> None:
         for operations in ([operation(create_table_version=create), other], [other, other]):
             with pytest.raises(errors.UnsupportedOperationError, match="send each of these on its own"):
                 house.namespace.batch_commit_tables(BatchCommitTablesRequest(operations=operations))
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == ["t"]
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == ["t"]
     assert house.at(table) == 1
     house.namespace.create_table_version(create)
     with pytest.raises(errors.InvalidInputError, match="nothing to commit"):
@@ -412,14 +415,14 @@ def test_commit_tables_that_is_not_all_or_none(house: House) -> None:
     both = operation(create_table_version=create, declare_table=DeclareTableRequest(id=new))
     with pytest.raises((errors.InvalidInputError, errors.UnsupportedOperationError)):
         house.namespace.batch_commit_tables(BatchCommitTablesRequest(operations=[both]))
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == ["t"]
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == ["t"]
 
 
 # Past the catalog
 
 
 @pytest.fixture
-def strayed(house: House) -> Id:
+def stray_table(house: ManagedCatalog) -> Id:
     """A table at version 2, to which a plain writer has added a third one."""
     table = house.table()
     house.append(table)
@@ -427,32 +430,32 @@ def strayed(house: House) -> Id:
     return table
 
 
-def test_what_was_never_accepted_is_not_seen(house: House, strayed: Id) -> None:
+def test_what_was_never_accepted_is_not_seen(house: ManagedCatalog, stray_table: Id) -> None:
     namespace = house.connect()
-    assert (count(namespace, strayed), opened(house, strayed).version) == (11, 2)
-    assert versions(namespace, strayed) == [1, 2]
+    assert (count(namespace, stray_table), open_table(house, stray_table).version) == (11, 2)
+    assert versions(namespace, stray_table) == [1, 2]
     with pytest.raises(errors.TableVersionNotFoundError):
-        namespace.describe_table_version(DescribeTableVersionRequest(id=strayed, version=3))
-    described = namespace.describe_table(DescribeTableRequest(id=strayed, load_detailed_metadata=True))
+        namespace.describe_table_version(DescribeTableVersionRequest(id=stray_table, version=3))
+    described = namespace.describe_table(DescribeTableRequest(id=stray_table, load_detailed_metadata=True))
     assert described.version == 2
     with pytest.raises(errors.TableVersionNotFoundError):
-        namespace.table_exists(TableExistsRequest(id=strayed, version=3))
+        namespace.table_exists(TableExistsRequest(id=stray_table, version=3))
 
 
-def test_nothing_is_committed_over_it(house: House, strayed: Id) -> None:
-    before = house.files(strayed)
+def test_nothing_is_committed_over_it(house: ManagedCatalog, stray_table: Id) -> None:
+    before = house.files(stray_table)
     for _ in range(2):
         with pytest.raises(errors.InvalidTableStateError, match=r"past the catalog; .*manage --by impl --adopt"):
-            house.namespace.insert_into_table(InsertIntoTableRequest(id=strayed), stream(rows(1)))
-    assert house.at(strayed) == 2
-    assert {file for file in before if "manifest" in file} <= house.files(strayed)
-    assert on_the_way(house.files(strayed)) == set()
+            house.namespace.insert_into_table(InsertIntoTableRequest(id=stray_table), stream(rows(1)))
+    assert house.at(stray_table) == 2
+    assert {file for file in before if "manifest" in file} <= house.files(stray_table)
+    assert on_the_way(house.files(stray_table)) == set()
 
 
-def test_a_manifest_that_lies_where_the_next_one_belongs(house: House) -> None:
+def test_a_manifest_that_lies_where_the_next_one_belongs(house: ManagedCatalog) -> None:
     """A plain writer was faster, and asked nobody: the catalog is not made to accept another version 2."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     lance.write_dataset(rows(1, 5000), house.location(table), mode="append")
     stray = house.files(table) - on_the_way(house.files(table))
     for namespace in (house.namespace, house.connect()):
@@ -466,8 +469,8 @@ def test_a_manifest_that_lies_where_the_next_one_belongs(house: House) -> None:
 
 
 @pytest.mark.parametrize("is_declared", [True, False], ids=["declared", "new"])
-def test_two_creators_at_once(house: House, is_declared: bool) -> None:
-    table = [*house.home, "t"]
+def test_two_creators_at_once(house: ManagedCatalog, is_declared: bool) -> None:
+    table = [*house.levels, "t"]
     if is_declared:
         house.namespace.declare_table(DeclareTableRequest(id=table))
     start = Barrier(4)
@@ -488,8 +491,8 @@ def test_two_creators_at_once(house: House, is_declared: bool) -> None:
     assert len([file for file in house.files(table) if file.startswith("data/")]) == 1
 
 
-def test_a_creator_is_overtaken_at_the_last_moment(house: House, proxy: FaultProxy) -> None:
-    table = [*house.home, "t"]
+def test_a_creator_is_overtaken_at_the_last_moment(house: ManagedCatalog, proxy: FaultProxy) -> None:
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
 
     def other_is_faster(request: Request, forward: Callable[[Request], Answer]) -> Answer:
@@ -504,9 +507,9 @@ def test_a_creator_is_overtaken_at_the_last_moment(house: House, proxy: FaultPro
     assert len([file for file in house.files(table) if file.startswith("data/")]) == 1
 
 
-def test_an_insert_into_a_declared_table_is_overtaken(house: House, proxy: FaultProxy) -> None:
+def test_an_insert_into_a_declared_table_is_overtaken(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """Then it adds to what the other one created."""
-    table = [*house.home, "t"]
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
 
     def other_is_faster(request: Request, forward: Callable[[Request], Answer]) -> Answer:
@@ -519,7 +522,7 @@ def test_an_insert_into_a_declared_table_is_overtaken(house: House, proxy: Fault
     assert house.open(table).count_rows() == 8
 
 
-def test_create_modes(house: House) -> None:
+def test_create_modes(house: ManagedCatalog) -> None:
     table = house.table()
     with pytest.raises(errors.TableAlreadyExistsError):
         house.namespace.create_table(CreateTableRequest(id=table), stream(rows(1)))
@@ -529,18 +532,18 @@ def test_create_modes(house: House) -> None:
     assert made.version == house.check(table) == 2
     assert count(house.namespace, table) == 4
     for mode in ("Create", "ExistOk", "Overwrite"):
-        declared = [*house.home, f"declared_{mode}"]
+        declared = [*house.levels, f"declared_{mode}"]
         house.namespace.declare_table(DeclareTableRequest(id=declared))
         made = house.namespace.create_table(CreateTableRequest(id=declared, mode=mode), stream(rows(4)))
         assert made.version == house.check(declared) == 1
 
 
-def test_drop_and_create_again(house: House) -> None:
+def test_drop_and_create_again(house: ManagedCatalog) -> None:
     """The same names and places, and yet other versions."""
     table = house.table()
     folder = house.folder(table)
     house.append(table)
-    staged(house.namespace, table)
+    stage_commit(house.namespace, table)
     (folder / "_staging" / "a" / "_versions").mkdir(parents=True)
     (folder / "_staging" / "a" / "_versions" / "3.manifest").write_text("of a transaction that never ended")
     house.namespace.drop_table(DropTableRequest(id=table))
@@ -552,9 +555,9 @@ def test_drop_and_create_again(house: House) -> None:
     assert house.open(table).count_rows() == 4
 
 
-def test_another_client_drops_and_creates_again(house: House) -> None:
+def test_another_client_drops_and_creates_again(house: ManagedCatalog) -> None:
     table = house.table()
-    dataset = opened(house, table)
+    dataset = open_table(house, table)
     other = house.connect()
     other.drop_table(DropTableRequest(id=table))
     other.create_table(CreateTableRequest(id=table), stream(rows(3)))
@@ -567,7 +570,7 @@ def test_another_client_drops_and_creates_again(house: House) -> None:
 # Writers with other clocks, and many of them
 
 
-def test_a_writer_whose_clock_is_behind(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_whose_clock_is_behind(house: ManagedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     table = house.table()
     now_ns = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now_ns - 300 * 10**9)
@@ -575,7 +578,7 @@ def test_a_writer_whose_clock_is_behind(house: House, monkeypatch: pytest.Monkey
     assert house.check(table) == 2
 
 
-def test_appends_of_many_all_land(house: House) -> None:
+def test_appends_of_many_all_land(house: ManagedCatalog) -> None:
     table = house.table(count=1)
 
     def work(number: int) -> None:
@@ -592,7 +595,7 @@ def test_appends_of_many_all_land(house: House) -> None:
     assert found == [0, *(100 + 10 * number + turn for number in range(4) for turn in range(4))]
 
 
-def test_many_threads_share_a_client(house: House) -> None:
+def test_many_threads_share_a_client(house: ManagedCatalog) -> None:
     table = house.table(count=1)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: house.append(table, first=number), range(12)))
@@ -600,24 +603,24 @@ def test_many_threads_share_a_client(house: House) -> None:
     assert sorted(house.open(table).to_table()["id"].to_pylist()) == sorted([0, *range(12)])
 
 
-def test_nested_namespaces_and_odd_names(house: House) -> None:
-    inner = [*house.home, "in ner"]
+def test_nested_namespaces_and_odd_names(house: ManagedCatalog) -> None:
+    inner = [*house.levels, "in ner"]
     house.namespace.create_namespace(CreateNamespaceRequest(id=inner))
     table = [*inner, "täble 1"]
     house.namespace.create_table(CreateTableRequest(id=table), stream(rows()))
     house.append(table)
     assert house.open(table).version == 2
-    request = staged(house.namespace, table)
+    request = stage_commit(house.namespace, table)
     other = house.table()
-    batch = entries(request, staged(house.namespace, other))
+    batch = entries(request, stage_commit(house.namespace, other))
     assert [version.version for version in house.namespace.batch_create_table_versions(batch).versions] == [3, 2]
     assert house.open(table).version == 3
 
 
-def test_writers_of_other_branches_do_not_disturb(house: House) -> None:
+def test_writers_of_other_branches_do_not_disturb(house: ManagedCatalog) -> None:
     """What a client remembers is out of date: another one has used up the sequence numbers that it would give."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     other = house.connect()
     other.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
     for _ in range(3):
@@ -629,11 +632,11 @@ def test_writers_of_other_branches_do_not_disturb(house: House) -> None:
     assert len(set(numbers)) == len(numbers) or house.is_ours
 
 
-def test_writers_of_other_branches_are_many(house: House, proxy: FaultProxy) -> None:
+def test_writers_of_other_branches_are_many(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """However often they come first, main has not moved, and its commit is made."""
     table = house.table()
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
 
     def other_is_faster(request: Request, forward: Callable[[Request], Answer]) -> Answer:
         house.connect().insert_into_table(InsertIntoTableRequest(id=table, branch="dev"), stream(rows(1)))
@@ -645,7 +648,7 @@ def test_writers_of_other_branches_are_many(house: House, proxy: FaultProxy) -> 
     assert count(house.connect(), table) == 11
 
 
-def test_credentials_that_are_over_are_renewed(house: House, proxy: FaultProxy) -> None:
+def test_credentials_that_are_over_are_renewed(house: ManagedCatalog, proxy: FaultProxy) -> None:
     table = house.table()
     client = house.behind(proxy)
     known_as = TableId.parse(table)
@@ -661,8 +664,8 @@ def test_credentials_that_are_over_are_renewed(house: House, proxy: FaultProxy) 
     assert proxy.count("GET", "/tables/t") == 1
 
 
-def test_a_table_that_is_renamed(house: House) -> None:
-    table, renamed = house.table("old"), [*house.home, "new"]
+def test_a_table_that_is_renamed(house: ManagedCatalog) -> None:
+    table, renamed = house.table("old"), [*house.levels, "new"]
     house.append(table)
     house.namespace.rename_table(RenameTableRequest(id=table, new_table_name="new"))
     house.append(renamed)
@@ -672,12 +675,12 @@ def test_a_table_that_is_renamed(house: House) -> None:
         house.append(table)
 
 
-def test_the_suite_holds(house: House) -> None:
+def test_the_suite_holds(house: ManagedCatalog) -> None:
     """Whatever can be done to a table can be done to one that the catalog manages."""
     areas = ("rows", "versions")
     root = str(Path(house.location(house.table())).parent / "tables")
     report = run(
-        ConformanceTarget("lancehouse.IcebergNamespace", house.properties, tuple(house.home), root=root, areas=areas)
+        ConformanceTarget("lancehouse.IcebergNamespace", house.properties, tuple(house.levels), root=root, areas=areas)
     )
     assert {result.check: result.seen for result in report.with_outcome(CheckOutcome.FAILS)} == {}
     assert (report.ok, report.trouble) == (True, [])

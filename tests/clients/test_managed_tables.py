@@ -36,35 +36,35 @@ from lancehouse.identifiers import TableId
 from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
     NO,
-    House,
     Id,
+    ManagedCatalog,
     count,
     killed_before_the_manifest_is_final,
     rows,
-    staged,
+    stage_commit,
     versions,
 )
 from tests.lake.folder import stream
-from tests.servers.faults import ALWAYS, FaultProxy, canned, lost_answer, passes
+from tests.servers.faults import ALWAYS, FaultProxy, answer_always, lost_answer, passes
 
 Faults = Callable[[str], FaultProxy]
 NONE = timedelta(0)
 
 
-def insert(house: House, table: Id, branch: str | None = None, client: IcebergNamespace | None = None) -> None:
+def insert(house: ManagedCatalog, table: Id, branch: str | None = None, client: IcebergNamespace | None = None) -> None:
     (client or house.namespace).insert_into_table(InsertIntoTableRequest(id=table, branch=branch), stream(rows(1)))
 
 
-def plain_table(house: House, name: str = "t", versions: int = 3) -> Id:
+def plain_table(house: ManagedCatalog, name: str = "t", versions: int = 3) -> Id:
     """A table that storage manages."""
-    table = [*house.home, name]
+    table = [*house.levels, name]
     house.namespace.declare_table(DeclareTableRequest(id=table, properties={"managed_by": "storage"}))
     for number in range(versions):
         lance.write_dataset(rows(1, number), house.location(table), mode="append" if number else "create")
     return table
 
 
-def plain_data(house: House) -> str:
+def plain_data(house: ManagedCatalog) -> str:
     """Where three versions lie that no catalog knows of."""
     table = plain_table(house, "other")
     location = house.namespace.deregister_table(DeregisterTableRequest(id=table)).location
@@ -72,14 +72,14 @@ def plain_data(house: House) -> str:
     return location
 
 
-def refs(house: House, table: Id) -> dict[str, int]:
+def refs(house: ManagedCatalog, table: Id) -> dict[str, int]:
     return {name: ref["snapshot-id"] for name, ref in house.entry(table)["refs"].items()}
 
 
 # From storage to the catalog and back
 
 
-def test_there_and_back(house: House) -> None:
+def test_there_and_back(house: ManagedCatalog) -> None:
     table = plain_table(house)
     assert house.namespace.manage_table(table, "impl") == house.check(table) == 3
     assert house.entry(table)["properties"]["managed_by"] == "impl"
@@ -105,34 +105,34 @@ def test_there_and_back(house: House) -> None:
 
 
 @pytest.mark.parametrize("by", ["impl", "IMPL", "storage"])
-def test_nothing_to_do(house: House, by: str) -> None:
+def test_nothing_to_do(house: ManagedCatalog, by: str) -> None:
     table = house.table() if by != "storage" else plain_table(house, versions=1)
     before = house.entry(table)
     assert house.namespace.manage_table(table, by) == 1
     assert house.entry(table) == before
 
 
-def test_a_table_without_data(house: House) -> None:
+def test_a_table_without_data(house: ManagedCatalog) -> None:
     table = plain_table(house, versions=0)
     assert house.namespace.manage_table(table, "impl") is None
     house.append(table)
     assert house.check(table) == 1
-    empty = [*house.home, "empty"]
+    empty = [*house.levels, "empty"]
     house.namespace.declare_table(DeclareTableRequest(id=empty))
     assert house.namespace.manage_table(empty, "storage") is None
     assert house.entry(empty)["properties"]["managed_by"] == "storage"
 
 
-def test_wrong_words_and_names(house: House) -> None:
+def test_wrong_words_and_names(house: ManagedCatalog) -> None:
     with pytest.raises(errors.InvalidInputError, match="expected 'storage' or 'impl'"):
         house.namespace.manage_table(house.table(), "catalog")
     with pytest.raises(errors.TableNotFoundError):
-        house.namespace.manage_table([*house.home, "none"], "impl")
+        house.namespace.manage_table([*house.levels, "none"], "impl")
 
 
-def test_what_the_user_has_set_stays(house: House) -> None:
+def test_what_the_user_has_set_stays(house: ManagedCatalog) -> None:
     """How many metadata files the server keeps, as in `declare_table`."""
-    table = [*house.home, "t"]
+    table = [*house.levels, "t"]
     properties = {"managed_by": "storage", "write.metadata.previous-versions-max": "99"}
     house.namespace.declare_table(DeclareTableRequest(id=table, properties=properties))
     lance.write_dataset(rows(), house.location(table))
@@ -142,7 +142,7 @@ def test_what_the_user_has_set_stays(house: House) -> None:
     assert told["write.metadata.delete-after-commit.enabled"] == "true"
 
 
-def test_the_schema_is_taken_over(house: House) -> None:
+def test_the_schema_is_taken_over(house: ManagedCatalog) -> None:
     table = plain_table(house)
     lance.dataset(house.location(table)).add_columns({"twice": "id * 2"})
     house.namespace.manage_table(table, "impl")
@@ -150,7 +150,7 @@ def test_the_schema_is_taken_over(house: House) -> None:
     assert [field.name for field in house.iceberg().load_table((table[1], "t")).schema().fields] == house.columns(table)
 
 
-def test_branches_are_taken_over(house: House) -> None:
+def test_branches_are_taken_over(house: ManagedCatalog) -> None:
     table = plain_table(house)
     branch = lance.dataset(house.location(table)).create_branch("dev")
     lance.write_dataset(rows(2, 50), branch, mode="append")
@@ -166,9 +166,9 @@ def test_branches_are_taken_over(house: House) -> None:
     assert count(house.connect(), table, "dev") == 6
 
 
-def test_a_pending_manifest_is_put_in_its_place_first(house: House) -> None:
+def test_a_pending_manifest_is_put_in_its_place_first(house: ManagedCatalog) -> None:
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     with killed_before_the_manifest_is_final():
         house.namespace.create_table_version(request)
     assert house.connect().manage_table(table, "storage") == 2
@@ -179,7 +179,7 @@ def test_a_pending_manifest_is_put_in_its_place_first(house: House) -> None:
 
 
 @pytest.fixture
-def strayed(house: House) -> Id:
+def stray_table(house: ManagedCatalog) -> Id:
     """A table at version 2, to which a plain writer has added two."""
     table = house.table()
     house.append(table)
@@ -190,32 +190,32 @@ def strayed(house: House) -> Id:
 
 
 @pytest.mark.parametrize("by", ["impl", "storage"])
-def test_a_writer_went_past_the_catalog(house: House, strayed: Id, by: str) -> None:
+def test_a_writer_went_past_the_catalog(house: ManagedCatalog, stray_table: Id, by: str) -> None:
     for adopt in (False, *((True,) if by == "storage" else ())):
         with pytest.raises(errors.InvalidTableStateError) as error:
-            house.namespace.manage_table(strayed, by, adopt=adopt)
+            house.namespace.manage_table(stray_table, by, adopt=adopt)
         words = str(error.value)
-        assert f"table {'.'.join(strayed)}" in words
+        assert f"table {'.'.join(stray_table)}" in words
         assert "version 2" in words
         assert "version 5" in words or "at 5" in words
         assert "`lancehouse table manage --by impl --adopt`" in words
-    assert house.at(strayed) == 2
-    assert house.open(strayed).count_rows() == 11
+    assert house.at(stray_table) == 2
+    assert house.open(stray_table).count_rows() == 11
 
 
-def test_what_they_wrote_is_adopted(house: House, strayed: Id) -> None:
-    assert house.namespace.manage_table(strayed, "impl", adopt=True) == house.check(strayed) == 5
-    assert versions(house.connect(), strayed) == [1, 2, 3, 4, 5]
-    assert [house.open(strayed, version).count_rows() for version in (2, 3, 4, 5)] == [11, 12, 13, 13]
-    assert sorted(house.snapshots(strayed)) == [1, 2, 3, 4, 5]
-    lance.dataset(namespace_client=house.namespace, table_id=strayed).delete("id = 5000")
-    assert house.check(strayed) == 6
-    assert house.namespace.manage_table(strayed, "storage") == 6
+def test_what_they_wrote_is_adopted(house: ManagedCatalog, stray_table: Id) -> None:
+    assert house.namespace.manage_table(stray_table, "impl", adopt=True) == house.check(stray_table) == 5
+    assert versions(house.connect(), stray_table) == [1, 2, 3, 4, 5]
+    assert [house.open(stray_table, version).count_rows() for version in (2, 3, 4, 5)] == [11, 12, 13, 13]
+    assert sorted(house.snapshots(stray_table)) == [1, 2, 3, 4, 5]
+    lance.dataset(namespace_client=house.namespace, table_id=stray_table).delete("id = 5000")
+    assert house.check(stray_table) == 6
+    assert house.namespace.manage_table(stray_table, "storage") == 6
 
 
-def test_a_stray_first_version(house: House) -> None:
+def test_a_stray_first_version(house: ManagedCatalog) -> None:
     """Somebody wrote to the place of a table that was only declared."""
-    table = [*house.home, "t"]
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
     lance.write_dataset(rows(), house.location(table))
     with pytest.raises(errors.InvalidTableStateError, match="past the catalog"):
@@ -227,9 +227,9 @@ def test_a_stray_first_version(house: House) -> None:
     assert house.check(table) == 2
 
 
-def test_the_first_version_is_accepted_on_demand(house: House) -> None:
+def test_the_first_version_is_accepted_on_demand(house: ManagedCatalog) -> None:
     """As Lance 4 creates tables; what comes after a first version is not accepted so."""
-    table = [*house.home, "t"]
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
     assert house.namespace.accept_first(table) is False
     lance.write_dataset(rows(), house.location(table))
@@ -241,8 +241,8 @@ def test_the_first_version_is_accepted_on_demand(house: House) -> None:
     assert house.at(table) == 1
 
 
-def test_more_than_a_first_version_is_not_accepted_on_demand(house: House) -> None:
-    table = [*house.home, "t"]
+def test_more_than_a_first_version_is_not_accepted_on_demand(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
     for mode in ("create", "append"):
         lance.write_dataset(rows(), house.location(table), mode=mode)
@@ -251,7 +251,7 @@ def test_more_than_a_first_version_is_not_accepted_on_demand(house: House) -> No
         house.open(table)
 
 
-def test_a_lost_manifest(house: House) -> None:
+def test_a_lost_manifest(house: ManagedCatalog) -> None:
     """Of the version that the catalog is at: nothing is done, and the text says what to do."""
     table = house.table()
     house.append(table)
@@ -270,7 +270,7 @@ def test_a_lost_manifest(house: House) -> None:
     assert house.check(table) == 2
 
 
-def test_storage_went_back_while_it_managed(house: House) -> None:
+def test_storage_went_back_while_it_managed(house: ManagedCatalog) -> None:
     table = house.table()
     house.append(table)
     house.append(table)
@@ -283,10 +283,10 @@ def test_storage_went_back_while_it_managed(house: House) -> None:
             house.namespace.manage_table(table, "impl")
 
 
-def test_another_version_was_written_where_one_was_pending(house: House) -> None:
+def test_another_version_was_written_where_one_was_pending(house: ManagedCatalog) -> None:
     """Two versions 2: the one that the catalog accepted, and one of a plain writer. The text says how to go on."""
     table = house.table()
-    request = CreateTableVersionRequest(**staged(house.namespace, table))
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
     with killed_before_the_manifest_is_final():
         house.namespace.create_table_version(request)
     lance.write_dataset(rows(3, 5000), house.location(table), mode="append")
@@ -296,7 +296,7 @@ def test_another_version_was_written_where_one_was_pending(house: House) -> None
         house.connect().manage_table(table, "impl")
 
 
-def test_an_answer_that_is_lost(house: House, proxy: FaultProxy) -> None:
+def test_an_answer_that_is_lost(house: ManagedCatalog, proxy: FaultProxy) -> None:
     table = plain_table(house)
     proxy.add(lost_answer, method="POST", path="/tables/t$")
     assert house.behind(proxy).manage_table(table, "impl") == house.check(table) == 3
@@ -309,8 +309,8 @@ def test_an_answer_that_is_lost(house: House, proxy: FaultProxy) -> None:
 
 
 @pytest.mark.parametrize("as_property", [True, False], ids=["table", "client"])
-def test_register(house: House, as_property: bool) -> None:
-    location, table = plain_data(house), [*house.home, "t"]
+def test_register(house: ManagedCatalog, as_property: bool) -> None:
+    location, table = plain_data(house), [*house.levels, "t"]
     client = house.connect(managed_by="storage") if as_property else house.namespace
     properties = {"managed_by": "impl"} if as_property else None
     registered = client.register_table(RegisterTableRequest(id=table, location=location, properties=properties))
@@ -326,9 +326,9 @@ def test_register(house: House, as_property: bool) -> None:
     assert house.check(table) == 4
 
 
-def test_register_that_is_not_accepted(house: House, proxy: FaultProxy) -> None:
-    location, table = plain_data(house), [*house.home, "t"]
-    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+def test_register_that_is_not_accepted(house: ManagedCatalog, proxy: FaultProxy) -> None:
+    location, table = plain_data(house), [*house.levels, "t"]
+    proxy.add(answer_always(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
     request = RegisterTableRequest(id=table, location=location)
     if house.is_ours:
         house.behind(proxy).register_table(request)  # this server accepts the version when it makes the entry
@@ -336,33 +336,33 @@ def test_register_that_is_not_accepted(house: House, proxy: FaultProxy) -> None:
         return
     with pytest.raises(errors.PermissionDeniedError):
         house.behind(proxy).register_table(request)
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == []
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == []
     assert lance.dataset(location).count_rows() == 3
 
 
 @pytest.mark.parametrize("step", ["entry", "version"])
-def test_an_old_entry_is_put_back_with_its_versions(house: House, proxy: FaultProxy, step: str) -> None:
+def test_an_old_entry_is_put_back_with_its_versions(house: ManagedCatalog, proxy: FaultProxy, step: str) -> None:
     """Registering over a table fails half way: the table is as it was."""
     table, location = house.table(), plain_data(house)
     insert(house, table)
     if step == "entry":
         proxy.add(passes, method="POST", path="/tables$")
-        proxy.add(canned(403, NO), method="POST", path="/tables$")
+        proxy.add(answer_always(403, NO), method="POST", path="/tables$")
     elif house.is_ours:
         pytest.skip("this server accepts the version when it makes the entry")
     else:
-        proxy.add(canned(403, NO), method="POST", path="/tables/t$")
+        proxy.add(answer_always(403, NO), method="POST", path="/tables/t$")
     client = house.behind(proxy)
     with pytest.raises(errors.PermissionDeniedError):
         client.register_table(RegisterTableRequest(id=table, location=location, mode="Overwrite"))
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == ["t"]
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == ["t"]
     assert house.location(table) != location
     assert house.check(table) == 2
     insert(house, table)
     assert house.check(table) == 3
 
 
-def test_register_over_a_managed_table(house: House) -> None:
+def test_register_over_a_managed_table(house: ManagedCatalog) -> None:
     table, location = house.table(), plain_data(house)
     old = house.location(table)
     house.namespace.register_table(RegisterTableRequest(id=table, location=location, mode="Overwrite"))
@@ -374,7 +374,7 @@ def test_register_over_a_managed_table(house: House) -> None:
 # Tags and branches
 
 
-def test_tags_are_refs(house: House) -> None:
+def test_tags_are_refs(house: ManagedCatalog) -> None:
     table = house.table()
     for _ in range(3):
         house.append(table)
@@ -396,7 +396,7 @@ def test_tags_are_refs(house: House) -> None:
         assert scan.to_arrow().num_rows == 12
 
 
-def test_tags_of_a_branch(house: House) -> None:
+def test_tags_of_a_branch(house: ManagedCatalog) -> None:
     table = house.table()
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
     insert(house, table, "dev")
@@ -409,7 +409,7 @@ def test_tags_of_a_branch(house: House) -> None:
 
 
 @pytest.mark.parametrize("name", ["dev", "main"])
-def test_a_tag_with_the_name_of_a_branch(house: House, name: str) -> None:
+def test_a_tag_with_the_name_of_a_branch(house: ManagedCatalog, name: str) -> None:
     """Lance has both, Iceberg has one name for either; and no branch goes with a tag."""
     table = house.table()
     house.append(table)
@@ -426,7 +426,7 @@ def test_a_tag_with_the_name_of_a_branch(house: House, name: str) -> None:
     assert house.check(table) == 3
 
 
-def test_a_branch_that_is_deleted(house: House) -> None:
+def test_a_branch_that_is_deleted(house: ManagedCatalog) -> None:
     table = house.table()
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
     insert(house, table, "dev")
@@ -442,7 +442,7 @@ def test_a_branch_that_is_deleted(house: House) -> None:
     assert count(house.connect(), table, "dev") == 12
 
 
-def test_a_branch_that_pylance_deleted(house: House) -> None:
+def test_a_branch_that_pylance_deleted(house: ManagedCatalog) -> None:
     """It asks no namespace. The name can be used again."""
     table = house.table()
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
@@ -455,15 +455,17 @@ def test_a_branch_that_pylance_deleted(house: House) -> None:
     assert refs(house, table) == {"main": 2, "dev": snapshot_id("dev", 3)}
 
 
-def test_a_tag_that_the_catalog_refuses(house: House, proxy: FaultProxy, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tag_that_the_catalog_refuses(
+    house: ManagedCatalog, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
     """What was asked for is done; the catalog learns of it later."""
     if house.is_ours:
         pytest.skip("this server sees the tags in storage")
     table = house.table()
-    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    proxy.add(answer_always(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
     client = house.behind(proxy)
     client.create_table_tag(CreateTableTagRequest(id=table, tag="one", version=1))
-    assert "could not be brought in step" in caplog.text
+    assert "cannot tell the catalog the table's latest version" in caplog.text
     assert (refs(house, table), house.open(table, "one").version) == ({"main": 1}, 1)
     proxy.clear()
     client.create_table_tag(CreateTableTagRequest(id=table, tag="uno", version=1))
@@ -473,7 +475,7 @@ def test_a_tag_that_the_catalog_refuses(house: House, proxy: FaultProxy, caplog:
 # Old versions
 
 
-def many(house: House, number: int) -> Id:
+def many(house: ManagedCatalog, number: int) -> Id:
     table = house.table()
     dataset = lance.dataset(namespace_client=house.namespace, table_id=table)
     for turn in range(1, number):
@@ -481,7 +483,7 @@ def many(house: House, number: int) -> Id:
     return table
 
 
-def test_versions_that_are_deleted(house: House) -> None:
+def test_versions_that_are_deleted(house: ManagedCatalog) -> None:
     table = many(house, 6)
     house.namespace.create_table_tag(CreateTableTagRequest(id=table, tag="two", version=2))
     ranges = [VersionRange(start_version=1, end_version=2), VersionRange(start_version=3, end_version=5)]
@@ -495,7 +497,7 @@ def test_versions_that_are_deleted(house: House) -> None:
     assert house.open(table, 2).count_rows() == house.open(table).count_rows() == 10
 
 
-def test_the_current_version_stays(house: House) -> None:
+def test_the_current_version_stays(house: ManagedCatalog) -> None:
     table = many(house, 3)
     everything = BatchDeleteTableVersionsRequest(id=table, ranges=[VersionRange(start_version=1, end_version=-1)])
     with pytest.raises(errors.InvalidInputError, match="current"):
@@ -503,7 +505,7 @@ def test_the_current_version_stays(house: House) -> None:
     assert versions(house.namespace, table) == [1, 2, 3]
 
 
-def test_the_catalogs_current_version_stays(house: House) -> None:
+def test_the_catalogs_current_version_stays(house: ManagedCatalog) -> None:
     """Even if storage has a later one, which the catalog never accepted."""
     table = many(house, 2)
     lance.write_dataset(rows(1), house.location(table), mode="append")
@@ -514,7 +516,7 @@ def test_the_catalogs_current_version_stays(house: House) -> None:
     assert house.open(table).version == 2
 
 
-def test_versions_that_pylance_cleaned_up(house: House) -> None:
+def test_versions_that_pylance_cleaned_up(house: ManagedCatalog) -> None:
     """The catalog is not told; it finds out at the 20th version."""
     table = many(house, 10)
     dataset = lance.dataset(namespace_client=house.namespace, table_id=table)
@@ -532,7 +534,7 @@ def test_versions_that_pylance_cleaned_up(house: House) -> None:
     assert house.check(table) == 20
 
 
-def test_a_tagged_version_is_not_forgotten(house: House) -> None:
+def test_a_tagged_version_is_not_forgotten(house: ManagedCatalog) -> None:
     table = many(house, 10)
     dataset = lance.dataset(namespace_client=house.namespace, table_id=table)
     dataset.tags.create("three", 3)
@@ -544,7 +546,7 @@ def test_a_tagged_version_is_not_forgotten(house: House) -> None:
     assert house.open(table, "three").version == 3
 
 
-def test_a_tag_of_iceberg_is_not_ours_to_remove(house: House) -> None:
+def test_a_tag_of_iceberg_is_not_ours_to_remove(house: ManagedCatalog) -> None:
     """Lance does not know it, and cleans its version up; the catalog keeps both, and forgets the others."""
     table = many(house, 10)
     house.iceberg().load_table((table[1], "t")).manage_snapshots().create_tag(3, "theirs").commit()
@@ -559,20 +561,20 @@ def test_a_tag_of_iceberg_is_not_ours_to_remove(house: House) -> None:
 
 
 def test_a_catalog_that_cannot_be_brought_in_step(
-    house: House, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+    house: ManagedCatalog, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The commit was made all the same."""
     table = many(house, 19)
     lance.dataset(namespace_client=house.namespace, table_id=table).cleanup_old_versions(older_than=NONE)
     proxy.add(passes, method="POST", path="/tables/t$")
-    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    proxy.add(answer_always(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
     insert(house, table, client=house.behind(proxy))
-    assert "could not be brought in step" in caplog.text
+    assert "cannot tell the catalog the table's latest version" in caplog.text
     assert house.check(table) == 20
     assert len(house.snapshots(table)) == 20
 
 
-def test_somebody_commits_while_the_catalog_is_brought_in_step(house: House, proxy: FaultProxy) -> None:
+def test_somebody_commits_while_the_catalog_is_brought_in_step(house: ManagedCatalog, proxy: FaultProxy) -> None:
     table = many(house, 5)
     lance.dataset(namespace_client=house.namespace, table_id=table).cleanup_old_versions(older_than=NONE)
 
@@ -586,7 +588,7 @@ def test_somebody_commits_while_the_catalog_is_brought_in_step(house: House, pro
     assert house.check(table) == 7
 
 
-def test_somebody_commits_while_versions_are_deleted(house: House, proxy: FaultProxy) -> None:
+def test_somebody_commits_while_versions_are_deleted(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """That is no version past the catalog."""
     table = many(house, 5)
 
@@ -604,7 +606,7 @@ def test_somebody_commits_while_versions_are_deleted(house: House, proxy: FaultP
     assert house.check(table) == 6
 
 
-def test_versions_on_their_way_were_not_cleaned_up(house: House) -> None:
+def test_versions_on_their_way_were_not_cleaned_up(house: ManagedCatalog) -> None:
     """The writer of a transaction is between the catalog's yes and its last step."""
     table = many(house, 2)
     tx = Transaction(house.namespace)
@@ -618,7 +620,7 @@ def test_versions_on_their_way_were_not_cleaned_up(house: House) -> None:
     assert versions(house.connect(), table) == house.versions(table) == [1, 2, 3, 4, 5]
 
 
-def test_a_branch_keeps_its_versions(house: House) -> None:
+def test_a_branch_keeps_its_versions(house: ManagedCatalog) -> None:
     table = house.table()
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))
     for _ in range(2):
@@ -632,7 +634,7 @@ def test_a_branch_keeps_its_versions(house: House) -> None:
     assert count(house.connect(), table, "dev") == 12
 
 
-def test_create_table_in_place_of_another(house: House, tmp_path: Path) -> None:
+def test_create_table_in_place_of_another(house: ManagedCatalog, tmp_path: Path) -> None:
     """An entry that was removed with its data kept: made again, the catalog does not take old data for a new table."""
     table = house.table()
     location = house.location(table)

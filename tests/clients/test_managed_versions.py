@@ -27,10 +27,10 @@ from lance_namespace import (
 from lancehouse import IcebergNamespace
 from lancehouse.lake.dataset import snapshot_id
 from tests.clients.managed import (
-    House,
     Id,
+    ManagedCatalog,
     count,
-    opened,
+    open_table,
     rows,
     versions,
     write,
@@ -61,10 +61,10 @@ FEW = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.pre
     ],
 )
 def test_who_manages_a_table(
-    house: House, client: dict[str, str], properties: dict[str, str], managed: bool | None
+    house: ManagedCatalog, client: dict[str, str], properties: dict[str, str], managed: bool | None
 ) -> None:
     own = {key: value for key, value in house.properties.items() if key != "managed_by"}
-    namespace, table = IcebergNamespace(**own, **client), [*house.home, "t"]
+    namespace, table = IcebergNamespace(**own, **client), [*house.levels, "t"]
     declared = namespace.declare_table(DeclareTableRequest(id=table, properties=properties))
     described = house.connect().describe_table(DescribeTableRequest(id=table))
     assert declared.managed_versioning is described.managed_versioning is managed
@@ -73,22 +73,22 @@ def test_who_manages_a_table(
 
 
 @pytest.mark.parametrize("word", ["catalog", "", "impl "])
-def test_nobody_else_manages(house: House, word: str) -> None:
-    table = [*house.home, "t"]
+def test_nobody_else_manages(house: ManagedCatalog, word: str) -> None:
+    table = [*house.levels, "t"]
     with pytest.raises(errors.InvalidInputError, match="expected 'storage' or 'impl'"):
         house.namespace.declare_table(DeclareTableRequest(id=table, properties={"managed_by": word}))
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == []
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == []
 
 
-def test_how_many_metadata_files_is_up_to_the_user(house: House) -> None:
+def test_how_many_metadata_files_is_up_to_the_user(house: ManagedCatalog) -> None:
     properties = {**IMPL, "write.metadata.previous-versions-max": "99"}
-    table = [*house.home, "t"]
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table, properties=properties))
     told = house.entry(table)["properties"]
     assert {key: told[key] for key in FEW} == {**FEW, "write.metadata.previous-versions-max": "99"}
 
 
-def test_few_metadata_files_are_left(house: House) -> None:
+def test_few_metadata_files_are_left(house: ManagedCatalog) -> None:
     table = house.table()
     dataset = lance.dataset(namespace_client=house.namespace, table_id=table)
     for number in range(13):
@@ -99,18 +99,18 @@ def test_few_metadata_files_are_left(house: House) -> None:
 
 # Every commit
 
-Commit = Callable[[House, Id], object]
+Commit = Callable[[ManagedCatalog, Id], object]
 
 
 COMMITS: list[tuple[str, Commit, str, str]] = [
     ("create", lambda house, table: write(house, table, "create", rows()), "append", "Overwrite"),
     ("append", lambda house, table: write(house, table, "append", rows(5, 10)), "append", "Append"),
-    ("delete", lambda house, table: opened(house, table).delete("id = 3"), "delete", "Delete"),
-    ("update", lambda house, table: opened(house, table).update({"word": "'x'"}, "id = 4"), "overwrite", "Update"),
+    ("delete", lambda house, table: open_table(house, table).delete("id = 3"), "delete", "Delete"),
+    ("update", lambda house, table: open_table(house, table).update({"word": "'x'"}, "id = 4"), "overwrite", "Update"),
     (
         "merge",
         lambda house, table: (
-            opened(house, table)
+            open_table(house, table)
             .merge_insert("id")
             .when_matched_update_all()
             .when_not_matched_insert_all()
@@ -119,18 +119,23 @@ COMMITS: list[tuple[str, Commit, str, str]] = [
         "overwrite",
         "Update",
     ),
-    ("add columns", lambda house, table: opened(house, table).add_columns({"n": "id * 2"}), "overwrite", "Merge"),
+    ("add columns", lambda house, table: open_table(house, table).add_columns({"n": "id * 2"}), "overwrite", "Merge"),
     (
         "alter columns",
-        lambda house, table: opened(house, table).alter_columns({"path": "n", "name": "twice"}),
+        lambda house, table: open_table(house, table).alter_columns({"path": "n", "name": "twice"}),
         "replace",
         "Project",
     ),
-    ("drop columns", lambda house, table: opened(house, table).drop_columns(["twice"]), "replace", "Project"),
-    ("compact", lambda house, table: opened(house, table).optimize.compact_files(), "replace", "Rewrite"),
-    ("index", lambda house, table: opened(house, table).create_scalar_index("id", "BTREE"), "replace", "CreateIndex"),
-    ("config", lambda house, table: opened(house, table).update_config({"a": "b"}), "replace", "UpdateConfig"),
-    ("restore", lambda house, table: opened(house, table, 2).restore(), "overwrite", "Restore"),
+    ("drop columns", lambda house, table: open_table(house, table).drop_columns(["twice"]), "replace", "Project"),
+    ("compact", lambda house, table: open_table(house, table).optimize.compact_files(), "replace", "Rewrite"),
+    (
+        "index",
+        lambda house, table: open_table(house, table).create_scalar_index("id", "BTREE"),
+        "replace",
+        "CreateIndex",
+    ),
+    ("config", lambda house, table: open_table(house, table).update_config({"a": "b"}), "replace", "UpdateConfig"),
+    ("restore", lambda house, table: open_table(house, table, 2).restore(), "overwrite", "Restore"),
     (
         "overwrite",
         lambda house, table: write(house, table, "overwrite", pa.table({"other": ["a"], "id": [1.5]})),
@@ -141,8 +146,8 @@ COMMITS: list[tuple[str, Commit, str, str]] = [
 """A commit of pylance, and what Iceberg and Lance call it."""
 
 
-def test_every_commit_goes_through_the_catalog(house: House) -> None:
-    table, before = [*house.home, "t"], 0
+def test_every_commit_goes_through_the_catalog(house: ManagedCatalog) -> None:
+    table, before = [*house.levels, "t"], 0
     for name, commit, word, lance_word in COMMITS:
         commit(house, table)
         version = house.check(table)
@@ -150,19 +155,19 @@ def test_every_commit_goes_through_the_catalog(house: House) -> None:
         snapshot = house.snapshots(table)[version]
         summary = snapshot["summary"]
         assert (summary["operation"], summary["lance.operation"]) == (word, lance_word), name
-        made = opened(house, table).read_transaction(version)
+        made = open_table(house, table).read_transaction(version)
         assert summary["lance.transaction"] == made.uuid
         assert snapshot.get("parent-snapshot-id") == (version - 1 or None)
         assert snapshot["sequence-number"] == version
         before = version
     assert sorted(house.snapshots(table)) == versions(house.namespace, table) == list(range(1, before + 1))
-    assert opened(house, table).to_table().to_pydict() == {"other": ["a"], "id": [1.5]}
+    assert open_table(house, table).to_table().to_pydict() == {"other": ["a"], "id": [1.5]}
 
 
-def test_what_iceberg_sees(house: House) -> None:
+def test_what_iceberg_sees(house: ManagedCatalog) -> None:
     """Real columns everywhere, rows where the server plans the scan; elsewhere an error that says why not."""
     table = house.table()
-    opened(house, table).add_columns({"twice": "id * 2"})
+    open_table(house, table).add_columns({"twice": "id * 2"})
     theirs = house.iceberg().load_table((table[1], "t"))
     assert [field.name for field in theirs.schema().fields] == ["id", "word", "twice"]
     assert [(each.snapshot_id, each.summary.operation.value) for each in theirs.snapshots() if each.summary] == [
@@ -180,8 +185,8 @@ def test_what_iceberg_sees(house: House) -> None:
             theirs.scan().to_arrow()
 
 
-def test_columns_of_every_type(house: House) -> None:
-    table = [*house.home, "t"]
+def test_columns_of_every_type(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     schema = pa.schema([field.with_name(f"c{number}") for number, field in enumerate(STORABLE)])
     empty = pa.Table.from_batches([], schema)
     options = {"namespace_client": house.namespace, "table_id": table, "data_storage_version": "2.2"}
@@ -196,22 +201,22 @@ def test_columns_of_every_type(house: House) -> None:
     assert len(house.iceberg().load_table((table[1], "t")).schema().fields) == len(schema)
 
 
-def test_a_column_with_a_dictionary(house: House) -> None:
-    table = [*house.home, "t"]
+def test_a_column_with_a_dictionary(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     words = pa.table({"word": pa.array(["a", "b", "a"]).dictionary_encode()})
     write(house, table, "create", words)
     write(house, table, "append", words)
-    opened(house, table).add_columns({"n": "1"})
+    open_table(house, table).add_columns({"n": "1"})
     assert house.check(table) == 3
     assert house.open(table).to_table()["word"].to_pylist() == ["a", "b", "a"] * 2
 
 
-def test_lancedb(house: House) -> None:
+def test_lancedb(house: ManagedCatalog) -> None:
     db = lancedb.connect_namespace("lancehouse.IcebergNamespace", dict(house.properties))
-    table = [*house.home, "docs"]
+    table = [*house.levels, "docs"]
     vectors = pa.array([[float(number)] * 4 for number in range(20)], pa.list_(pa.float32(), 4))
     data = pa.table({"id": pa.array(range(20), pa.int64()), "vector": vectors})
-    docs = db.create_table("docs", data, namespace_path=house.home)
+    docs = db.create_table("docs", data, namespace_path=house.levels)
     assert house.check(table) == 1
     docs.add(data.slice(0, 5))
     docs.delete("id >= 15")
@@ -219,13 +224,13 @@ def test_lancedb(house: House) -> None:
     docs.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(data)
     assert house.check(table) == 5
     assert house.snapshots(table)[3]["summary"]["operation"] == "delete"
-    again = db.open_table("docs", namespace_path=house.home)
+    again = db.open_table("docs", namespace_path=house.levels)
     assert again.search([7.0] * 4).limit(1).to_arrow()["id"].to_pylist() == [7]
-    assert db.open_table("docs", namespace_path=house.home, version=1).count_rows() == 20
-    assert db.create_table("docs", data, mode="overwrite", namespace_path=house.home).count_rows() == 20
+    assert db.open_table("docs", namespace_path=house.levels, version=1).count_rows() == 20
+    assert db.create_table("docs", data, mode="overwrite", namespace_path=house.levels).count_rows() == 20
     assert house.check(table) == 6
-    db.drop_table("docs", namespace_path=house.home)
-    assert house.namespace.list_tables(ListTablesRequest(id=house.home)).tables == []
+    db.drop_table("docs", namespace_path=house.levels)
+    assert house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables == []
 
 
 QUIET = """
@@ -247,7 +252,7 @@ print("done")
 """
 
 
-def test_pylance_has_nothing_to_warn_of(house: House) -> None:
+def test_pylance_has_nothing_to_warn_of(house: ManagedCatalog) -> None:
     table = house.table()
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", QUIET, json.dumps(dict(house.properties)), json.dumps(table)],
@@ -262,9 +267,9 @@ def test_pylance_has_nothing_to_warn_of(house: House) -> None:
 # Lists
 
 
-def test_lists_of_versions(house: House) -> None:
+def test_lists_of_versions(house: ManagedCatalog) -> None:
     table = house.table()
-    dataset = opened(house, table)
+    dataset = open_table(house, table)
     for number in range(63):
         dataset.update_config({"n": str(number)})
     everything = list(range(1, 65))
@@ -301,7 +306,7 @@ def pages(namespace: IcebergNamespace, table: Id, descending: bool) -> list[int]
             return found
 
 
-def test_what_is_said_of_a_version(house: House) -> None:
+def test_what_is_said_of_a_version(house: ManagedCatalog) -> None:
     table = house.table()
     house.append(table)
     for namespace in (house.namespace, house.connect()):
@@ -322,26 +327,26 @@ def test_what_is_said_of_a_version(house: House) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 99])
-def test_a_version_that_is_not_there(house: House, version: int) -> None:
+def test_a_version_that_is_not_there(house: ManagedCatalog, version: int) -> None:
     table = house.table()
     house.append(table)
     with pytest.raises(errors.TableVersionNotFoundError, match=f"no version {version}"):
         house.namespace.describe_table_version(DescribeTableVersionRequest(id=table, version=version))
 
 
-def test_a_table_without_versions(house: House) -> None:
-    table = [*house.home, "t"]
+def test_a_table_without_versions(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
     assert versions(house.namespace, table) == versions(house.namespace, table, limit=1, descending=True) == []
     for version in (None, 1):
         with pytest.raises(errors.TableVersionNotFoundError):
             house.namespace.describe_table_version(DescribeTableVersionRequest(id=table, version=version))
     with pytest.raises(errors.TableNotFoundError):
-        versions(house.namespace, [*house.home, "none"])
+        versions(house.namespace, [*house.levels, "none"])
 
 
-def test_versions_of_a_table_that_storage_manages(house: House) -> None:
-    table = [*house.home, "t"]
+def test_versions_of_a_table_that_storage_manages(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table, properties={"managed_by": "storage"}))
     write(house, table, "overwrite", rows())
     write(house, table, "append", rows(1))
@@ -352,7 +357,7 @@ def test_versions_of_a_table_that_storage_manages(house: House) -> None:
         assert house.snapshots(table) == {}
 
 
-def test_branches(house: House) -> None:
+def test_branches(house: ManagedCatalog) -> None:
     table = house.table()
     house.append(table)
     house.namespace.create_table_branch(CreateTableBranchRequest(id=table, name="dev"))

@@ -17,7 +17,7 @@ from lance_namespace import errors as lance
 import lancehouse
 from lancehouse.clients import rest
 from lancehouse.wire.iceberg import Token
-from tests.servers.faults import FaultProxy, canned
+from tests.servers.faults import FaultProxy, answer_always
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
 from tests.servers.unity import Unity
@@ -66,7 +66,8 @@ def test_one_new_token_for_all_threads_after_a_401(proxy: FaultProxy, polaris: P
 def test_a_new_token_after_a_419(proxy: FaultProxy) -> None:
     namespace = connect(proxy)
     proxy.add(
-        canned(419, '{"error": {"message": "expired", "type": "AuthenticationTimeout", "code": 419}}'), path="/v1/test"
+        answer_always(419, '{"error": {"message": "expired", "type": "AuthenticationTimeout", "code": 419}}'),
+        path="/v1/test",
     )
     assert ask(namespace) == []
     assert proxy.count("POST", TOKENS) == 2
@@ -111,12 +112,12 @@ def test_a_wrong_secret(proxy: FaultProxy) -> None:
 
 
 def test_a_token_endpoint_that_is_down_for_a_moment(proxy: FaultProxy) -> None:
-    proxy.add(canned(503), path=TOKENS)
+    proxy.add(answer_always(503), path=TOKENS)
     assert ask(connect(proxy)) == []
 
 
 def test_a_token_answer_that_cannot_be_read(proxy: FaultProxy) -> None:
-    proxy.add(canned(200, '{"access_token": "fresh-s3cr3t", "expires_in": "soon"}'), path=TOKENS)
+    proxy.add(answer_always(200, '{"access_token": "fresh-s3cr3t", "expires_in": "soon"}'), path=TOKENS)
     with pytest.raises(lance.InternalError, match="expires_in") as error:
         ask(connect(proxy))
     assert SECRET not in str(error.value)
@@ -131,7 +132,7 @@ def test_a_token_answer_that_cannot_be_read(proxy: FaultProxy) -> None:
     ],
 )
 def test_token_answers_that_are_none(proxy: FaultProxy, answer: str, expected: type[Exception], said: str) -> None:
-    proxy.add(canned(200, answer), path=TOKENS)
+    proxy.add(answer_always(200, answer), path=TOKENS)
     with pytest.raises(expected, match=said):
         ask(connect(proxy))
 
@@ -173,14 +174,14 @@ def test_a_given_token_is_used_until_it_is_refused(proxy: FaultProxy, polaris: P
 def test_a_token_server_of_its_own(unity: Unity) -> None:
     forms: list[dict[str, str]] = []
 
-    class Issuer(Loopback):
+    class FakeIssuer(Loopback):
         def answer(self, request: Request) -> Answer:
             forms.append(request.form)
             unity.accept_token("fresh")
             return Answer.json({"access_token": "fresh", "token_type": "bearer", "expires_in": 3600})
 
     unity.accept_token("another")
-    with Issuer() as issuer:
+    with FakeIssuer() as issuer:
         namespace = lancehouse.UnityNamespace(
             endpoint=unity.uri,
             catalog="lance_test",

@@ -53,7 +53,7 @@ def manifest(version: int, columns: str = "same", operation: str | None = "Appen
     return Manifest(version, f"{version - 1}-uuid-{version}.txn", operation, columns, b"")
 
 
-def staged(version: int, branch: str | None = None, **more: Any) -> StagedVersion:
+def stage_version(version: int, branch: str | None = None, **more: Any) -> StagedVersion:
     folder = manifest_folder(branch)
     made = StagedVersion(
         table=TABLE,
@@ -109,11 +109,11 @@ def requirements(asked: Any) -> dict[str, int | None]:
     return found
 
 
-def added(updates: Sequence[Json]) -> list[Json]:
+def added_snapshots(updates: Sequence[Json]) -> list[Json]:
     return [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
 
 
-def moved(updates: Sequence[Json]) -> dict[str, int]:
+def moved_refs(updates: Sequence[Json]) -> dict[str, int]:
     refs = [update for update in updates if update["action"] == "set-snapshot-ref"]
     assert all(update["type"] == "branch" for update in refs)
     return {update["ref-name"]: update["snapshot-id"] for update in refs}
@@ -126,23 +126,28 @@ def moved(updates: Sequence[Json]) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("before", "versions", "required", "after"),
     [
-        ({}, [staged(1)], {"main": None}, {"main": 1}),
-        ({"main": 1}, [staged(2)], {"main": 1}, {"main": 2}),
-        ({"main": 7}, [staged(3)], {"main": 2}, {"main": 3}),  # the catalog will say no
-        ({"main": 1}, [staged(2), staged(3), staged(4)], {"main": 1}, {"main": 4}),
-        ({}, [staged(1), staged(2)], {"main": None}, {"main": 2}),
-        ({"main": 4}, [staged(4, "dev")], {"dev": None}, {"dev": DEV + 4}),  # a new branch begins where it came from
-        ({"main": 4, "dev": DEV + 4}, [staged(5, "dev")], {"dev": DEV + 4}, {"dev": DEV + 5}),
-        ({"main": 4, "dev": DEV + 9}, [staged(5, "dev")], {"dev": DEV + 4}, {"dev": DEV + 5}),
+        ({}, [stage_version(1)], {"main": None}, {"main": 1}),
+        ({"main": 1}, [stage_version(2)], {"main": 1}, {"main": 2}),
+        ({"main": 7}, [stage_version(3)], {"main": 2}, {"main": 3}),  # the catalog will say no
+        ({"main": 1}, [stage_version(2), stage_version(3), stage_version(4)], {"main": 1}, {"main": 4}),
+        ({}, [stage_version(1), stage_version(2)], {"main": None}, {"main": 2}),
+        (
+            {"main": 4},
+            [stage_version(4, "dev")],
+            {"dev": None},
+            {"dev": DEV + 4},
+        ),  # a new branch begins where it came from
+        ({"main": 4, "dev": DEV + 4}, [stage_version(5, "dev")], {"dev": DEV + 4}, {"dev": DEV + 5}),
+        ({"main": 4, "dev": DEV + 9}, [stage_version(5, "dev")], {"dev": DEV + 4}, {"dev": DEV + 5}),
         (
             {"main": 4, "dev": DEV + 4},
-            [staged(5), staged(6), staged(5, "dev")],
+            [stage_version(5), stage_version(6), stage_version(5, "dev")],
             {"main": 4, "dev": DEV + 4},
             {"main": 6, "dev": DEV + 5},
         ),
         (
             {"main": 4, "dev": DEV + 4},
-            [staged(5, "dev"), staged(5), staged(6, "dev"), staged(6)],
+            [stage_version(5, "dev"), stage_version(5), stage_version(6, "dev"), stage_version(6)],
             {"main": 4, "dev": DEV + 4},
             {"main": 6, "dev": DEV + 6},
         ),
@@ -165,9 +170,11 @@ def test_what_a_change_requires_and_moves(
 ) -> None:
     asked = commit_request(TABLE, head(before), versions)
     assert requirements(asked) == required
-    assert moved(asked.updates) == after
-    assert sorted(each["snapshot-id"] for each in added(asked.updates)) == sorted(each.snapshot_id for each in versions)
-    parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in added(asked.updates)}
+    assert moved_refs(asked.updates) == after
+    assert sorted(each["snapshot-id"] for each in added_snapshots(asked.updates)) == sorted(
+        each.snapshot_id for each in versions
+    )
+    parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in added_snapshots(asked.updates)}
     for version in versions:
         own_before = version.snapshot_id - 1
         is_first = required[version.ref_name] is None and own_before not in parents
@@ -176,34 +183,34 @@ def test_what_a_change_requires_and_moves(
 
 def test_the_table_is_named() -> None:
     """As CommitTransaction needs it; UpdateTable does not mind."""
-    sent = commit_request(TABLE, head({"main": 1}), [staged(2)]).model_dump(mode="json", by_alias=True)
+    sent = commit_request(TABLE, head({"main": 1}), [stage_version(2)]).model_dump(mode="json", by_alias=True)
     assert sent["identifier"] == {"namespace": ["a", "b"], "name": "t"}
 
 
 @pytest.mark.parametrize(
     ("sequence", "versions", "expected"),
     [
-        (0, [staged(1)], [1]),
-        (1, [staged(2)], [2]),
-        (9, [staged(2)], [10]),  # branches count too
-        (0, [staged(40)], [40]),
-        (3, [staged(4), staged(5)], [4, 5]),
-        (3, [staged(7, "dev")], [4]),
-        (3, [staged(4), staged(4, "dev"), staged(5, "dev")], [4, 5, 6]),
+        (0, [stage_version(1)], [1]),
+        (1, [stage_version(2)], [2]),
+        (9, [stage_version(2)], [10]),  # branches count too
+        (0, [stage_version(40)], [40]),
+        (3, [stage_version(4), stage_version(5)], [4, 5]),
+        (3, [stage_version(7, "dev")], [4]),
+        (3, [stage_version(4), stage_version(4, "dev"), stage_version(5, "dev")], [4, 5, 6]),
     ],
 )
 def test_sequence_numbers_only_grow(sequence: int, versions: list[StagedVersion], expected: list[int]) -> None:
     asked = commit_request(TABLE, head({"main": 1}, sequence=sequence), versions)
-    assert [each["sequence-number"] for each in added(asked.updates)] == expected
+    assert [each["sequence-number"] for each in added_snapshots(asked.updates)] == expected
 
 
 def test_no_snapshot_is_older_than_the_one_before() -> None:
     """Iceberg's server refuses that, and the clocks of writers are not the same."""
     late = head({"main": 1}, sequence=1, timestamp_ms=NOW_MS + 120_000)
-    [snapshot] = added(commit_request(TABLE, late, [staged(2)]).updates)
+    [snapshot] = added_snapshots(commit_request(TABLE, late, [stage_version(2)]).updates)
     assert snapshot["timestamp-ms"] >= NOW_MS + 120_000
-    [snapshot] = added(
-        commit_request(TABLE, head({"main": 1}, sequence=1, timestamp_ms=NOW_MS - 5), [staged(2)]).updates
+    [snapshot] = added_snapshots(
+        commit_request(TABLE, head({"main": 1}, sequence=1, timestamp_ms=NOW_MS - 5), [stage_version(2)]).updates
     )
     assert snapshot["timestamp-ms"] == NOW_MS
 
@@ -212,15 +219,15 @@ def test_no_snapshot_is_older_than_the_one_before() -> None:
 
 
 def summary(version: StagedVersion) -> Json:
-    [snapshot] = added(commit_request(TABLE, head({"main": 1}), [version]).updates)
+    [snapshot] = added_snapshots(commit_request(TABLE, head({"main": 1}), [version]).updates)
     found: Json = snapshot["summary"]
     assert all(isinstance(value, str) for value in found.values())
     return found
 
 
 def test_a_snapshot() -> None:
-    version = staged(2, e_tag='"e"', metadata={"job": "42", "who": "me"})
-    [snapshot] = added(commit_request(TABLE, head({"main": 1}), [version]).updates)
+    version = stage_version(2, e_tag='"e"', metadata={"job": "42", "who": "me"})
+    [snapshot] = added_snapshots(commit_request(TABLE, head({"main": 1}), [version]).updates)
     assert snapshot == {
         "snapshot-id": 2,
         "parent-snapshot-id": 1,
@@ -252,7 +259,9 @@ def test_a_snapshot() -> None:
     ],
 )
 def test_no_reader_of_iceberg_opens_the_manifest(location: str, expected: str) -> None:
-    [snapshot] = added(commit_request(TABLE, head({"main": 1}, location=location), [staged(2)]).updates)
+    [snapshot] = added_snapshots(
+        commit_request(TABLE, head({"main": 1}, location=location), [stage_version(2)]).updates
+    )
     assert snapshot["manifest-list"] == expected
 
 
@@ -276,27 +285,27 @@ def test_no_reader_of_iceberg_opens_the_manifest(location: str, expected: str) -
     ],
 )
 def test_words_for_operations(operation: str | None, version: int, word: str) -> None:
-    found = summary(staged(version, manifest=manifest(version, operation=operation)))
+    found = summary(stage_version(version, manifest=manifest(version, operation=operation)))
     assert (found["operation"], found.get("lance.operation")) == (word, operation)
 
 
 def test_a_snapshot_of_a_branch() -> None:
-    version = staged(5, "dev")
+    version = stage_version(5, "dev")
     found = summary(version)
     assert (found["lance.branch"], found["lance.version"]) == ("dev", "5")
-    assert "lance.branch" not in summary(staged(5))
+    assert "lance.branch" not in summary(stage_version(5))
     assert (version.ref_name, version.snapshot_id) == ("dev", DEV + 5)
-    assert (staged(5).ref_name, staged(5).snapshot_id) == ("main", 5)
+    assert (stage_version(5).ref_name, stage_version(5).snapshot_id) == ("main", 5)
 
 
 def test_a_manifest_that_is_in_its_place() -> None:
-    [snapshot] = added(snapshot_updates(head(), "main", None, [staged(3, staged_path="")], 0))
+    [snapshot] = added_snapshots(snapshot_updates(head(), "main", None, [stage_version(3, staged_path="")], 0))
     assert "lance.manifest.staged" not in snapshot["summary"]
     assert "parent-snapshot-id" not in snapshot
 
 
 def test_what_the_writer_is_told() -> None:
-    answer = staged(2, e_tag='"e"', metadata={"job": "42"}).to_response()
+    answer = stage_version(2, e_tag='"e"', metadata={"job": "42"}).to_response()
     assert answer.transaction_id == "uuid-2"
     version = answer.version
     assert version is not None
@@ -351,7 +360,7 @@ def dataset(tmp_path: Path) -> str:
 
 def version_of(location: str, version: int, branch: str | None = None) -> StagedVersion:
     file = list_manifests(TableRef(location, branch=branch))[version]
-    return staged(version, branch, manifest=Manifest.parse((Path(location) / file).read_bytes()))
+    return stage_version(version, branch, manifest=Manifest.parse((Path(location) / file).read_bytes()))
 
 
 def test_the_schema_follows_the_dataset(dataset: str) -> None:
@@ -368,7 +377,7 @@ def test_the_schema_follows_the_dataset(dataset: str) -> None:
 
 def test_the_same_columns_are_not_looked_at() -> None:
     """Nothing is at that location."""
-    asked = commit_request(TABLE, head({"main": 1}, columns="same"), [staged(2)])
+    asked = commit_request(TABLE, head({"main": 1}, columns="same"), [stage_version(2)])
     assert [update["action"] for update in asked.updates] == ["add-snapshot", "set-snapshot-ref"]
 
 
@@ -406,11 +415,11 @@ def test_a_server_that_knows_lance_has_no_metadata_file(metadata_location: str |
 @pytest.mark.parametrize(
     "versions",
     [
-        [staged(5)],
-        [staged(5), staged(6)],
-        [staged(5, "dev")],
-        [staged(5, "dev"), staged(5)],
-        [staged(4, "other")],
+        [stage_version(5)],
+        [stage_version(5), stage_version(6)],
+        [stage_version(5, "dev")],
+        [stage_version(5, "dev"), stage_version(5)],
+        [stage_version(4, "other")],
     ],
 )
 def test_what_a_change_makes_of_a_head(versions: list[StagedVersion]) -> None:
@@ -419,17 +428,17 @@ def test_what_a_change_makes_of_a_head(versions: list[StagedVersion]) -> None:
     after = before.apply_change(asked)
     assert after is not None
     for name in ("main", "dev", "other", "v1"):
-        assert after.find_ref(name) == moved(asked.updates).get(name, before.find_ref(name))
+        assert after.find_ref(name) == moved_refs(asked.updates).get(name, before.find_ref(name))
         if (at := after.find_ref(name)) is not None:
             assert at in after.snapshots
-    last = max(each["sequence-number"] for each in added(asked.updates))
+    last = max(each["sequence-number"] for each in added_snapshots(asked.updates))
     assert after.table.metadata.last_sequence_number == last
     assert set(after.snapshots) == {ref.snapshot_id for ref in after.table.metadata.refs.values()}
     assert before.find_ref("main") == 4, "and the head that it was made from stays"
     following = versions[-1].manifest.version + 1
-    again = commit_request(TABLE, after, [staged(following, versions[-1].branch)])
+    again = commit_request(TABLE, after, [stage_version(following, versions[-1].branch)])
     assert requirements(again) == {versions[-1].ref_name: versions[-1].snapshot_id}
-    assert next(each["sequence-number"] for each in added(again.updates)) > last
+    assert next(each["sequence-number"] for each in added_snapshots(again.updates)) > last
 
 
 def test_only_the_server_knows_what_comes_of_a_new_schema(dataset: str) -> None:

@@ -41,8 +41,8 @@ from lancehouse.lake.dataset import snapshot_id
 from lancehouse.lake.manifests import ManifestStore
 from tests.clients.managed import (
     NO,
-    House,
     Id,
+    ManagedCatalog,
     count,
     files_in,
     killed_before_the_manifest_is_final,
@@ -51,7 +51,7 @@ from tests.clients.managed import (
     versions,
 )
 from tests.lake.folder import stream
-from tests.servers.faults import ALWAYS, Fault, FaultProxy, canned, html, landed, lost_answer, reset
+from tests.servers.faults import ALWAYS, Fault, FaultProxy, answer_after, answer_always, html, lost_answer, reset
 from tests.servers.loopback import Answer, Request
 from tests.servers.polaris import Polaris
 
@@ -66,7 +66,7 @@ class ChangeOfMindError(Exception):
 # All
 
 
-def test_several_tables(house: House) -> None:
+def test_several_tables(house: ManagedCatalog) -> None:
     one, two, three = (house.table(name) for name in ("one", "two", "three"))
     with transaction(house.namespace) as tx:
         tx.append(one, rows(5, 100))
@@ -82,7 +82,7 @@ def test_several_tables(house: House) -> None:
     assert words == ["append", "overwrite", "delete"]
 
 
-def test_several_operations_on_one_table(house: House) -> None:
+def test_several_operations_on_one_table(house: ManagedCatalog) -> None:
     """Each sees what the one before has done, and each is a version."""
     one, other = house.table("one"), house.table("other")
     with transaction(house.namespace) as tx:
@@ -100,7 +100,7 @@ def test_several_operations_on_one_table(house: House) -> None:
     assert house.check(one) == 5
 
 
-def test_one_table(house: House, proxy: FaultProxy) -> None:
+def test_one_table(house: ManagedCatalog, proxy: FaultProxy) -> None:
     table = house.table()
     with transaction(house.behind(proxy)) as tx:
         tx.append(table, rows(1, 100))
@@ -109,14 +109,14 @@ def test_one_table(house: House, proxy: FaultProxy) -> None:
     assert count(house.connect(), table) == 10
 
 
-def test_no_table(house: House, proxy: FaultProxy) -> None:
+def test_no_table(house: ManagedCatalog, proxy: FaultProxy) -> None:
     with transaction(house.behind(proxy)):
         pass
     assert proxy.requests == []
 
 
-def test_tables_that_are_only_declared(house: House) -> None:
-    one, two, three = ([*house.home, name] for name in ("one", "two", "three"))
+def test_tables_that_are_only_declared(house: ManagedCatalog) -> None:
+    one, two, three = ([*house.levels, name] for name in ("one", "two", "three"))
     for table in (one, two, three):
         house.namespace.declare_table(DeclareTableRequest(id=table))
     with transaction(house.namespace) as tx:
@@ -128,8 +128,8 @@ def test_tables_that_are_only_declared(house: House) -> None:
     assert (count(house.connect(), one), count(house.connect(), two)) == (5, 4)
 
 
-def test_a_namespace_within(house: House) -> None:
-    inner = [*house.home, "in ner"]
+def test_a_namespace_within(house: ManagedCatalog) -> None:
+    inner = [*house.levels, "in ner"]
     house.namespace.create_namespace(CreateNamespaceRequest(id=inner))
     deep, flat = [*inner, "täble"], house.table()
     house.namespace.declare_table(DeclareTableRequest(id=deep))
@@ -139,7 +139,7 @@ def test_a_namespace_within(house: House) -> None:
     assert (count(house.connect(), deep), count(house.connect(), flat)) == (3, 13)
 
 
-def test_what_it_reads_is_what_it_wrote(house: House) -> None:
+def test_what_it_reads_is_what_it_wrote(house: ManagedCatalog) -> None:
     table = house.table()
     with transaction(house.namespace) as tx:
         tx.append(table, rows(5, 100))
@@ -161,7 +161,7 @@ def test_what_it_reads_is_what_it_wrote(house: House) -> None:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_pages_of_what_it_reads(house: House, descending: bool) -> None:
+def test_pages_of_what_it_reads(house: ManagedCatalog, descending: bool) -> None:
     """Every version once, in order."""
     table = house.table()
     for _ in range(3):
@@ -185,7 +185,7 @@ def test_pages_of_what_it_reads(house: House, descending: bool) -> None:
     assert found == (everything[::-1] if descending else everything)
 
 
-def test_branches(house: House) -> None:
+def test_branches(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
     house.namespace.create_table_branch(CreateTableBranchRequest(id=one, name="dev"))
     with transaction(house.namespace) as tx:
@@ -200,7 +200,7 @@ def test_branches(house: House) -> None:
     assert house.versions(one, "dev") == [1, 2, 3]
 
 
-def test_anything_that_pylance_does(house: House) -> None:
+def test_anything_that_pylance_does(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
     with transaction(house.namespace) as tx:
         dataset = lance.dataset(namespace_client=tx, table_id=one)
@@ -217,7 +217,7 @@ def test_anything_that_pylance_does(house: House) -> None:
 # Or none
 
 
-def state(house: House, *tables: Id) -> list[tuple[set[str], int | None, int | None]]:
+def state(house: ManagedCatalog, *tables: Id) -> list[tuple[set[str], int | None, int | None]]:
     return [(house.files(table), house.at(table), count(house.connect(), table)) for table in tables]
 
 
@@ -233,7 +233,7 @@ def on_a_branch(tx: Transaction, table: Id) -> None:
     tx.delete_from_table(DeleteFromTableRequest(id=table, branch="dev", predicate="id < 4"))
 
 
-def opened(tx: Transaction, table: Id) -> lance.LanceDataset:
+def open_table(tx: Transaction, table: Id) -> lance.LanceDataset:
     return lance.dataset(namespace_client=tx, table_id=table)
 
 
@@ -242,14 +242,14 @@ STAGE: dict[str, Callable[[Transaction, Id], object]] = {
     "overwrite": lambda tx, table: tx.overwrite(table, rows(3, 100)),
     "delete": lambda tx, table: tx.delete(table, "id < 4"),
     "several": several,
-    "columns": lambda tx, table: opened(tx, table).add_columns({"n": "id"}),
-    "index": lambda tx, table: opened(tx, table).create_scalar_index("id", "BTREE"),
+    "columns": lambda tx, table: open_table(tx, table).add_columns({"n": "id"}),
+    "index": lambda tx, table: open_table(tx, table).create_scalar_index("id", "BTREE"),
     "restore": lambda tx, table: tx.restore_table(RestoreTableRequest(id=table, version=1)),
     "branch": on_a_branch,
 }
 
 
-def prepared(house: House, name: str = "t") -> Id:
+def create_history(house: ManagedCatalog, name: str = "t") -> Id:
     """A table with a history: its second version has nothing of the first, its last a deletion; and a branch."""
     table = house.table(name)
     lance.write_dataset(rows(10), namespace_client=house.namespace, table_id=table, mode="overwrite")
@@ -260,8 +260,8 @@ def prepared(house: House, name: str = "t") -> Id:
 
 
 @pytest.mark.parametrize("stage", STAGE)
-def test_a_rollback_leaves_exactly_what_was_there(house: House, stage: str) -> None:
-    table = prepared(house)
+def test_a_rollback_leaves_exactly_what_was_there(house: ManagedCatalog, stage: str) -> None:
+    table = create_history(house)
     before = state(house, table)
     tx = Transaction(house.namespace)
     STAGE[stage](tx, table)
@@ -274,8 +274,8 @@ def test_a_rollback_leaves_exactly_what_was_there(house: House, stage: str) -> N
     assert count(house.connect(), table, "dev") == 10
 
 
-def test_a_rollback_of_blobs(house: House) -> None:
-    table = [*house.home, "t"]
+def test_a_rollback_of_blobs(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     fields = pa.schema([pa.field("id", pa.int64()), lance.blob_field("b")])
     data = pa.table({"id": [1, 2], "b": lance.blob_array([b"x", b"y" * 5_000_000])}, schema=fields)
     made = {"namespace_client": house.namespace, "table_id": table, "mode": "create", "data_storage_version": "2.2"}
@@ -288,7 +288,7 @@ def test_a_rollback_of_blobs(house: House) -> None:
     assert house.files(table) == before
 
 
-def test_an_exception_rolls_back(house: House) -> None:
+def test_an_exception_rolls_back(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
     before = state(house, one, other)
     with pytest.raises(ChangeOfMindError), transaction(house.namespace) as tx:
@@ -298,8 +298,8 @@ def test_an_exception_rolls_back(house: House) -> None:
     assert state(house, one, other) == before
 
 
-def test_a_rollback_of_first_versions(house: House) -> None:
-    table = [*house.home, "t"]
+def test_a_rollback_of_first_versions(house: ManagedCatalog) -> None:
+    table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
     tx = Transaction(house.namespace)
     tx.append(table, rows(3))
@@ -312,8 +312,8 @@ def test_a_rollback_of_first_versions(house: House) -> None:
 
 
 @pytest.mark.parametrize("stage", ["several", "restore", "branch"])
-def test_a_conflict_leaves_nothing(house: House, stage: str) -> None:
-    one, other = prepared(house, "one"), house.table("other")
+def test_a_conflict_leaves_nothing(house: ManagedCatalog, stage: str) -> None:
+    one, other = create_history(house, "one"), house.table("other")
     tx = Transaction(house.namespace)
     STAGE[stage](tx, one)
     tx.append(other, rows(1))
@@ -331,8 +331,8 @@ def test_a_conflict_leaves_nothing(house: House, stage: str) -> None:
     }
 
 
-def test_a_conflict_leaves_exactly_what_was_there(house: House) -> None:
-    one, other = prepared(house, "one"), house.table("other")
+def test_a_conflict_leaves_exactly_what_was_there(house: ManagedCatalog) -> None:
+    one, other = create_history(house, "one"), house.table("other")
     before = house.files(one)
     tx = Transaction(house.namespace)
     STAGE["several"](tx, one)
@@ -343,7 +343,7 @@ def test_a_conflict_leaves_exactly_what_was_there(house: House) -> None:
     assert house.files(one) == before
 
 
-def test_a_table_moves_on_by_more_than_was_staged(house: House) -> None:
+def test_a_table_moves_on_by_more_than_was_staged(house: ManagedCatalog) -> None:
     """The transaction goes on seeing what it wrote, and learns of the conflict when it commits."""
     table = house.table()
     tx = Transaction(house.namespace)
@@ -360,7 +360,7 @@ def test_a_table_moves_on_by_more_than_was_staged(house: House) -> None:
     assert count(house.connect(), table) == 13
 
 
-def test_one_of_two_transactions(house: House) -> None:
+def test_one_of_two_transactions(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
     first, second = Transaction(house.namespace), Transaction(house.connect())
     for tx, number in ((first, 100), (second, 200)):
@@ -377,8 +377,8 @@ def test_one_of_two_transactions(house: House) -> None:
 # Refused before anything is written
 
 
-def test_a_table_that_storage_manages(house: House) -> None:
-    table, plain = house.table(), [*house.home, "plain"]
+def test_a_table_that_storage_manages(house: ManagedCatalog) -> None:
+    table, plain = house.table(), [*house.levels, "plain"]
     house.namespace.declare_table(DeclareTableRequest(id=plain, properties={"managed_by": "storage"}))
     lance.write_dataset(rows(), house.location(plain))
     before = [house.files(table), house.files(plain)]
@@ -397,12 +397,12 @@ def test_a_table_that_storage_manages(house: House) -> None:
     assert [house.files(table), house.files(plain)] == before
 
 
-def test_no_such_table(house: House) -> None:
+def test_no_such_table(house: ManagedCatalog) -> None:
     table = house.table()
     before = house.files(table)
     with pytest.raises(errors.TableNotFoundError), transaction(house.namespace) as tx:
         tx.append(table, rows(1))
-        tx.append([*house.home, "none"], rows(1))
+        tx.append([*house.levels, "none"], rows(1))
     assert house.files(table) == before
 
 
@@ -422,9 +422,9 @@ def without_transactions(announced: bool) -> Fault:
     "refusal",
     [
         None,
-        canned(404, "<h1>Not found</h1>"),
-        canned(406, '{"error": {"message": "no", "type": "UnsupportedOperationException", "code": 406}}'),
-        canned(
+        answer_always(404, "<h1>Not found</h1>"),
+        answer_always(406, '{"error": {"message": "no", "type": "UnsupportedOperationException", "code": 406}}'),
+        answer_always(
             400,
             '{"error": {"message": "No route for request: POST v1/transactions/commit", "type": "BadRequestException",'
             ' "code": 400}}',
@@ -432,7 +432,7 @@ def without_transactions(announced: bool) -> Fault:
     ],
     ids=["not announced", "a page", "406", "no route"],
 )
-def test_a_server_without_transactions(house: House, proxy: FaultProxy, refusal: Fault | None) -> None:
+def test_a_server_without_transactions(house: ManagedCatalog, proxy: FaultProxy, refusal: Fault | None) -> None:
     table = house.table()
     before = house.files(table)
     proxy.add(without_transactions(announced=refusal is None), path="/v1/config", times=ALWAYS)
@@ -453,12 +453,14 @@ def test_a_server_without_transactions(house: House, proxy: FaultProxy, refusal:
     "answer",
     [
         None,
-        canned(204),
-        canned(400, '{"error": {"message": "table-changes is empty", "type": "ValidationException", "code": 400}}'),
+        answer_always(204),
+        answer_always(
+            400, '{"error": {"message": "table-changes is empty", "type": "ValidationException", "code": 400}}'
+        ),
     ],
     ids=["the server's own", "204", "400 because it is empty"],
 )
-def test_a_server_that_does_not_say_what_it_can(house: House, proxy: FaultProxy, answer: Fault | None) -> None:
+def test_a_server_that_does_not_say_what_it_can(house: ManagedCatalog, proxy: FaultProxy, answer: Fault | None) -> None:
     one, other = house.table("one"), house.table("other")
     proxy.add(without_transactions(announced=False), path="/v1/config", times=ALWAYS)
 
@@ -490,7 +492,7 @@ def test_other_clients(polaris: Polaris) -> None:
     assert len(polaris.requests) == before
 
 
-def test_what_cannot_be_staged_is_refused(house: House) -> None:
+def test_what_cannot_be_staged_is_refused(house: ManagedCatalog) -> None:
     """Lance makes no commit of tags, branches and clean-ups: a rollback could not undo them."""
     table = house.table()
     house.append(table)
@@ -507,7 +509,7 @@ def test_what_cannot_be_staged_is_refused(house: House) -> None:
         partial(tx.create_table_branch, CreateTableBranchRequest(id=table, name="new")),
         partial(tx.delete_table_branch, DeleteTableBranchRequest(id=table, name="dev")),
         partial(tx.batch_delete_table_versions, BatchDeleteTableVersionsRequest(id=table, ranges=ranges)),
-        partial(tx.declare_table, DeclareTableRequest(id=[*house.home, "new"])),
+        partial(tx.declare_table, DeclareTableRequest(id=[*house.levels, "new"])),
         partial(tx.drop_table, DropTableRequest(id=table)),
     ]
     for call in calls:
@@ -520,7 +522,7 @@ def test_what_cannot_be_staged_is_refused(house: House) -> None:
 # After the end
 
 
-def test_after_the_end(house: House) -> None:
+def test_after_the_end(house: ManagedCatalog) -> None:
     table = house.table()
     committed, rolled_back = Transaction(house.namespace), Transaction(house.namespace)
     committed.append(table, rows(1))
@@ -548,7 +550,7 @@ def test_after_the_end(house: House) -> None:
     assert count(house.connect(), table) == 11
 
 
-def test_the_block_after_a_commit_of_ones_own(house: House) -> None:
+def test_the_block_after_a_commit_of_ones_own(house: ManagedCatalog) -> None:
     table = house.table()
     with transaction(house.namespace) as tx:
         tx.append(table, rows(1))
@@ -563,7 +565,7 @@ def test_the_block_after_a_commit_of_ones_own(house: House) -> None:
     assert house.check(table) == 3
 
 
-def test_a_table_that_is_dropped_meanwhile(house: House) -> None:
+def test_a_table_that_is_dropped_meanwhile(house: ManagedCatalog) -> None:
     one, other = house.table("one"), house.table("other")
     folder = house.folder(one)
     tx = Transaction(house.namespace)
@@ -581,10 +583,10 @@ def test_a_table_that_is_dropped_meanwhile(house: House) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [lost_answer, landed(500), reset, html],
+    [lost_answer, answer_after(500), reset, html],
     ids=["made, lost", "made, 500", "reset", "a page"],
 )
-def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -> None:
+def test_an_answer_that_is_lost(house: ManagedCatalog, proxy: FaultProxy, fault: Fault) -> None:
     one, other = house.table("one"), house.table("other")
     proxy.add(fault, method="POST", path=COMMIT)
     with transaction(house.behind(proxy)) as tx:
@@ -595,9 +597,9 @@ def test_an_answer_that_is_lost(house: House, proxy: FaultProxy, fault: Fault) -
 
 
 @pytest.mark.parametrize(
-    ("fault", "look"), [(lost_answer, canned(403, NO)), (reset, canned(503))], ids=["made", "not made"]
+    ("fault", "look"), [(lost_answer, answer_always(403, NO)), (reset, answer_always(503))], ids=["made", "not made"]
 )
-def test_nobody_knows_what_became_of_it(house: House, proxy: FaultProxy, fault: Fault, look: Fault) -> None:
+def test_nobody_knows_what_became_of_it(house: ManagedCatalog, proxy: FaultProxy, fault: Fault, look: Fault) -> None:
     """Nothing is thrown away, for it may be the current version."""
     one, other = house.table("one"), house.table("other")
     client = house.behind(proxy)
@@ -616,11 +618,11 @@ def test_nobody_knows_what_became_of_it(house: House, proxy: FaultProxy, fault: 
 
 @pytest.mark.parametrize(
     ("fault", "expected"),
-    [(canned(403, NO), errors.PermissionDeniedError), (canned(503), errors.ServiceUnavailableError)],
+    [(answer_always(403, NO), errors.PermissionDeniedError), (answer_always(503), errors.ServiceUnavailableError)],
     ids=["403", "503"],
 )
 def test_a_commit_that_is_refused(
-    house: House, proxy: FaultProxy, fault: Fault, expected: type[LanceNamespaceError]
+    house: ManagedCatalog, proxy: FaultProxy, fault: Fault, expected: type[LanceNamespaceError]
 ) -> None:
     one, other = house.table("one"), house.table("other")
     before = state(house, one, other)
@@ -631,7 +633,7 @@ def test_a_commit_that_is_refused(
     assert state(house, one, other) == before
 
 
-def test_a_store_that_fails_after_the_yes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_after_the_yes(house: ManagedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog has accepted it: nothing of it may be removed, whatever goes wrong then."""
 
     def fail(*_: object) -> None:
@@ -650,14 +652,14 @@ def test_a_store_that_fails_after_the_yes(house: House, monkeypatch: pytest.Monk
         assert house.check(table) == 2
 
 
-def test_a_server_that_fails_after_the_yes(house: House, proxy: FaultProxy) -> None:
+def test_a_server_that_fails_after_the_yes(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """It need not be asked again."""
-    one, other = [*house.home, "one"], house.table("other")
+    one, other = [*house.levels, "one"], house.table("other")
     house.namespace.declare_table(DeclareTableRequest(id=one))
 
     def then_gone(request: Request, forward: Callable[[Request], Answer]) -> Answer:
         told = forward(request)
-        proxy.add(canned(503), times=ALWAYS)
+        proxy.add(answer_always(503), times=ALWAYS)
         return told
 
     proxy.add(then_gone, method="POST", path=COMMIT)
@@ -668,7 +670,7 @@ def test_a_server_that_fails_after_the_yes(house: House, proxy: FaultProxy) -> N
     assert (house.check(one), house.check(other)) == (1, 2)
 
 
-def test_a_store_that_fails_after_the_no(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_after_the_no(house: ManagedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """That something stays does not hide why."""
 
     def fail(*_: object) -> None:
@@ -683,7 +685,7 @@ def test_a_store_that_fails_after_the_no(house: House, monkeypatch: pytest.Monke
         tx.commit()
 
 
-def test_a_writer_that_died_after_the_yes(house: House) -> None:
+def test_a_writer_that_died_after_the_yes(house: ManagedCatalog) -> None:
     """Readers put all of it in its place: the versions in between too."""
     one, other = house.table("one"), house.table("other")
     tx = Transaction(house.connect())
@@ -701,7 +703,7 @@ def test_a_writer_that_died_after_the_yes(house: House) -> None:
     assert (house.check(one), house.check(other)) == (4, 2)
 
 
-def test_what_is_pending_is_not_forgotten(house: House) -> None:
+def test_what_is_pending_is_not_forgotten(house: ManagedCatalog) -> None:
     """A version that is not in its place yet was not cleaned up."""
     table = house.table()
     dataset = lance.dataset(namespace_client=house.namespace, table_id=table)
@@ -717,13 +719,13 @@ def test_what_is_pending_is_not_forgotten(house: House) -> None:
     assert house.open(table, 18).count_rows() == 11
 
 
-def test_a_name_of_its_own(house: House) -> None:
+def test_a_name_of_its_own(house: ManagedCatalog) -> None:
     """By which pylance tells connections apart: two transactions must not share what they have seen."""
     first, second = Transaction(house.namespace), Transaction(house.namespace)
     assert len({first.namespace_id(), second.namespace_id(), house.namespace.namespace_id()}) == 3
 
 
-def test_two_transactions_do_not_see_each_other(house: House) -> None:
+def test_two_transactions_do_not_see_each_other(house: ManagedCatalog) -> None:
     table = house.table()
     first, second = Transaction(house.namespace), Transaction(house.namespace)
     first.append(table, rows(1))
@@ -736,9 +738,9 @@ def test_two_transactions_do_not_see_each_other(house: House) -> None:
     assert count(house.connect(), table) == 12
 
 
-def test_the_address_of_a_table_in_another_form(house: House, tmp_path: Path) -> None:
+def test_the_address_of_a_table_in_another_form(house: ManagedCatalog, tmp_path: Path) -> None:
     """`file:` locations, as servers like to tell them."""
-    table = [*house.home, "t"]
+    table = [*house.levels, "t"]
     base = Path(house.location(house.table("other"))).parent
     location = (base / "by uri").as_uri()
     house.namespace.declare_table(DeclareTableRequest(id=table, location=location))

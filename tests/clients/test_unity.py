@@ -27,7 +27,7 @@ from lance_namespace import (
 
 import lancehouse
 from lancehouse.schema.jsonarrow import from_jsonarrow
-from tests.servers.faults import FaultProxy, canned
+from tests.servers.faults import FaultProxy, answer_always
 from tests.servers.unity import Unity
 
 Calls = list[tuple[Callable[[Any], object], Any]]
@@ -181,7 +181,7 @@ def test_vended_credentials(unity: Unity) -> None:
             '{"aws_temp_credentials": {"access_key_id": "k", "secret_access_key": "s", "session_token": "t"},'
             ' "expiration_time": 7}'
         )
-        proxy.add(canned(200, body), method="POST", path="temporary-table-credentials")
+        proxy.add(answer_always(200, body), method="POST", path="temporary-table-credentials")
         namespace = lancehouse.UnityNamespace(endpoint=proxy.uri, catalog=CATALOG, **{"storage.region": "eu"})
         unity.seed_table(
             CATALOG,

@@ -7,8 +7,35 @@ import time
 from typing import Any
 from urllib.parse import unquote
 
-import lance_namespace as ln
 from lance.namespace import DirectoryNamespace
+from lance_namespace import (
+    AlterTableDropColumnsRequest,
+    CountTableRowsRequest,
+    CountTableRowsResponse,
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DeregisterTableRequest,
+    DeregisterTableResponse,
+    DescribeNamespaceRequest,
+    DescribeNamespaceResponse,
+    DescribeTableIndexStatsRequest,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DropNamespaceRequest,
+    DropNamespaceResponse,
+    DropTableIndexRequest,
+    DropTableIndexResponse,
+    DropTableRequest,
+    DropTableResponse,
+    InsertIntoTableRequest,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+    ListTablesRequest,
+    ListTablesResponse,
+    UpdateTableTagRequest,
+)
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
@@ -18,13 +45,13 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.conformance.target import DEAD_URL
-from tests.conformance.model import Id, ModelNamespace, Table
+from tests.conformance.model import Id, ModelNamespace, ModelTable
 
 
 class LosesATable(ModelNamespace):
     """A long list lacks its last table."""
 
-    def list_tables(self, request: ln.ListTablesRequest) -> ln.ListTablesResponse:
+    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         found = super().list_tables(request)
         return found.model_copy(update={"tables": found.tables[:5]})
 
@@ -32,7 +59,7 @@ class LosesATable(ModelNamespace):
 class DoublesEntries(ModelNamespace):
     """Every namespace is listed twice."""
 
-    def list_namespaces(self, request: ln.ListNamespacesRequest) -> ln.ListNamespacesResponse:
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
         found = super().list_namespaces(request)
         return found.model_copy(update={"namespaces": sorted(found.namespaces * 2)})
 
@@ -51,7 +78,7 @@ class IgnoresLimit(ModelNamespace):
 
 
 class Unsorted(ModelNamespace):
-    def list_tables(self, request: ln.ListTablesRequest) -> ln.ListTablesResponse:
+    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         found = super().list_tables(request)
         return found.model_copy(update={"tables": found.tables[::-1]})
 
@@ -59,7 +86,7 @@ class Unsorted(ModelNamespace):
 class WrongCode(ModelNamespace):
     """A missing table is a missing namespace."""
 
-    def table(self, id: list[str] | None) -> Table:
+    def table(self, id: list[str] | None) -> ModelTable:
         try:
             return super().table(id)
         except TableNotFoundError as error:
@@ -74,20 +101,20 @@ class ForeignError(ModelNamespace):
 
 
 class LeaksProperties(ModelNamespace):
-    def describe_table(self, request: ln.DescribeTableRequest) -> ln.DescribeTableResponse:
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         found = super().describe_table(request)
         return found.model_copy(update={"storage_options": found.properties})
 
 
 class ForgetsProperties(ModelNamespace):
-    def create_namespace(self, request: ln.CreateNamespaceRequest) -> ln.CreateNamespaceResponse:
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
         return super().create_namespace(request.model_copy(update={"properties": {}}))
 
 
 class MovesTables(ModelNamespace):
     """It is described at another place than it was declared at."""
 
-    def declare_table(self, request: ln.DeclareTableRequest) -> ln.DeclareTableResponse:
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         declared = super().declare_table(request)
         return declared.model_copy(update={"location": f"{declared.location}/"})
 
@@ -112,7 +139,7 @@ class DropsWhatIsFull(ModelNamespace):
 
 
 class DropsNothing(ModelNamespace):
-    def drop_namespace(self, request: ln.DropNamespaceRequest) -> ln.DropNamespaceResponse:
+    def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
         kept = dict(self.store.namespaces)
         dropped = super().drop_namespace(request)
         self.store.namespaces.update(kept)
@@ -122,7 +149,7 @@ class DropsNothing(ModelNamespace):
 class DeletesData(ModelNamespace):
     """Deregister takes the data along."""
 
-    def deregister_table(self, request: ln.DeregisterTableRequest) -> ln.DeregisterTableResponse:
+    def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
         shutil.rmtree(self.folder(self.table(request.id)), ignore_errors=True)
         return super().deregister_table(request)
 
@@ -130,9 +157,9 @@ class DeletesData(ModelNamespace):
 class KeepsData(ModelNamespace):
     """Drop leaves the data."""
 
-    def drop_table(self, request: ln.DropTableRequest) -> ln.DropTableResponse:
-        self.deregister_table(ln.DeregisterTableRequest(id=request.id))
-        return ln.DropTableResponse()
+    def drop_table(self, request: DropTableRequest) -> DropTableResponse:
+        self.deregister_table(DeregisterTableRequest(id=request.id))
+        return DropTableResponse()
 
 
 class NeedsNoNamespace(ModelNamespace):
@@ -166,7 +193,7 @@ class ShowsSecret(ModelNamespace):
 
 
 class TellsSecret(ModelNamespace):
-    def table(self, id: list[str] | None) -> Table:
+    def table(self, id: list[str] | None) -> ModelTable:
         try:
             return super().table(id)
         except TableNotFoundError as error:
@@ -183,7 +210,7 @@ class WantsServer(ModelNamespace):
 class SharesState(ModelNamespace):
     """Two threads on one client mix up their requests."""
 
-    def describe_table(self, request: ln.DescribeTableRequest) -> ln.DescribeTableResponse:
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         self.request = request
         time.sleep(0.002)
         return super().describe_table(self.request)
@@ -192,7 +219,7 @@ class SharesState(ModelNamespace):
 class Anonymous(ModelNamespace):
     """Errors do not say what they are about."""
 
-    def table(self, id: list[str] | None) -> Table:
+    def table(self, id: list[str] | None) -> ModelTable:
         try:
             return super().table(id)
         except TableNotFoundError:
@@ -200,21 +227,21 @@ class Anonymous(ModelNamespace):
 
 
 class ListsDeclared(ModelNamespace):
-    def has_data(self, table: Table) -> bool:
+    def has_data(self, table: ModelTable) -> bool:
         return True
 
 
 class RefusesAndMakes(ModelNamespace):
     """A refused mode has its effect all the same."""
 
-    def create_namespace(self, request: ln.CreateNamespaceRequest) -> ln.CreateNamespaceResponse:
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
         if request.mode and "bogus" in request.mode:
             super().create_namespace(request.model_copy(update={"mode": None}))
         return super().create_namespace(request)
 
 
 class LacksDescribe(ModelNamespace):
-    def describe_namespace(self, request: ln.DescribeNamespaceRequest) -> ln.DescribeNamespaceResponse:
+    def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
         raise UnsupportedOperationError("Not supported: describe_namespace")
 
 
@@ -296,31 +323,31 @@ FOUND_BY: dict[type[ModelNamespace], set[str]] = {
 
 
 class Miscounts(DirectoryNamespace):  # type: ignore[misc]
-    def count_table_rows(self, request: ln.CountTableRowsRequest) -> ln.CountTableRowsResponse:
+    def count_table_rows(self, request: CountTableRowsRequest) -> CountTableRowsResponse:
         found = super().count_table_rows(request)
-        return ln.CountTableRowsResponse(count=found.count + 1)
+        return CountTableRowsResponse(count=found.count + 1)
 
 
 class InsertsTwice(DirectoryNamespace):  # type: ignore[misc]
-    def insert_into_table(self, request: ln.InsertIntoTableRequest, data: bytes) -> Any:
+    def insert_into_table(self, request: InsertIntoTableRequest, data: bytes) -> Any:
         super().insert_into_table(request, data)
-        return super().insert_into_table(ln.InsertIntoTableRequest(id=request.id), data)
+        return super().insert_into_table(InsertIntoTableRequest(id=request.id), data)
 
 
 class KeepsIndices(DirectoryNamespace):  # type: ignore[misc]
-    def drop_table_index(self, request: ln.DropTableIndexRequest) -> ln.DropTableIndexResponse:
-        stats = ln.DescribeTableIndexStatsRequest(id=request.id, index_name=request.index_name)
+    def drop_table_index(self, request: DropTableIndexRequest) -> DropTableIndexResponse:
+        stats = DescribeTableIndexStatsRequest(id=request.id, index_name=request.index_name)
         super().describe_table_index_stats(stats)
-        return ln.DropTableIndexResponse()
+        return DropTableIndexResponse()
 
 
 class TagsTheFirst(DirectoryNamespace):  # type: ignore[misc]
-    def update_table_tag(self, request: ln.UpdateTableTagRequest) -> Any:
+    def update_table_tag(self, request: UpdateTableTagRequest) -> Any:
         return super().update_table_tag(request.model_copy(update={"version": 1}))
 
 
 class DropsAllColumnsButOne(DirectoryNamespace):  # type: ignore[misc]
-    def alter_table_drop_columns(self, request: ln.AlterTableDropColumnsRequest) -> Any:
+    def alter_table_drop_columns(self, request: AlterTableDropColumnsRequest) -> Any:
         more = [*request.columns, "name"] if request.columns == ["vector"] else request.columns
         return super().alter_table_drop_columns(request.model_copy(update={"columns": more}))
 

@@ -55,21 +55,21 @@ Id = tuple[str, ...]
 
 
 @dataclass
-class Table:
+class ModelTable:
     location: str
     properties: dict[str, str]
 
 
 @dataclass
-class Store:
+class ModelStore:
     """What a server would keep; clients with the same name share it."""
 
     lock: RLock = field(default_factory=RLock)
     namespaces: dict[Id, dict[str, str]] = field(default_factory=dict)
-    tables: dict[Id, Table] = field(default_factory=dict)
+    tables: dict[Id, ModelTable] = field(default_factory=dict)
 
 
-STORES: dict[str, Store] = {}
+STORES: dict[str, ModelStore] = {}
 
 
 class ModelNamespace(LanceNamespace):
@@ -81,10 +81,10 @@ class ModelNamespace(LanceNamespace):
         self.token = token
 
     @property
-    def store(self) -> Store:
+    def store(self) -> ModelStore:
         if self.endpoint == DEAD_URL:
             raise ServiceUnavailableError(f"{self.endpoint} does not answer")
-        return STORES.setdefault(self.root, Store())
+        return STORES.setdefault(self.root, ModelStore())
 
     def namespace_id(self) -> str:
         return f"ModelNamespace {{ root: {self.root!r} }}"
@@ -212,7 +212,7 @@ class ModelNamespace(LanceNamespace):
         if self.children(self.store.namespaces, id) or self.children(self.store.tables, id):
             raise NamespaceNotEmptyError(f"namespace {'.'.join(id)} is not empty")
 
-    def table(self, id: list[str] | None) -> Table:
+    def table(self, id: list[str] | None) -> ModelTable:
         found = self.store.tables.get(self.id_of(id))
         if found is None:
             raise TableNotFoundError(f"there is no table {'.'.join(id or ())}")
@@ -223,7 +223,7 @@ class ModelNamespace(LanceNamespace):
             self.need(id[:-1])
             if id in self.store.tables:
                 raise TableAlreadyExistsError(f"table {'.'.join(id)} exists")
-            self.store.tables[id] = Table(location, properties)
+            self.store.tables[id] = ModelTable(location, properties)
 
     def children(self, things: Iterable[Id], parent: Id) -> list[str]:
         return sorted(key[-1] for key in list(things) if key[:-1] == parent)
@@ -234,8 +234,8 @@ class ModelNamespace(LanceNamespace):
             return names, None
         return names[:limit], names[limit - 1]
 
-    def folder(self, table: Table) -> Path:
+    def folder(self, table: ModelTable) -> Path:
         return Path(table.location.removeprefix("file://"))
 
-    def has_data(self, table: Table) -> bool:
+    def has_data(self, table: ModelTable) -> bool:
         return (self.folder(table) / "_versions").is_dir()

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import lance_namespace as ln
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DropNamespaceRequest,
+    DropNamespaceResponse,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+)
 from lance_namespace.errors import InvalidInputError
 
 from tests.conformance.model import Id, ModelNamespace
@@ -14,17 +23,17 @@ class Flat(ModelNamespace):
     """A catalog with schemas, and no more levels."""
 
     def id_of(self, id: list[str] | None) -> Id:
-        return super().id_of(self.checked(id, 3))
+        return super().id_of(self.check_levels(id, 3))
 
-    def create_namespace(self, request: ln.CreateNamespaceRequest) -> ln.CreateNamespaceResponse:
-        self.checked(request.id, 2)
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
+        self.check_levels(request.id, 2)
         return super().create_namespace(request)
 
-    def list_namespaces(self, request: ln.ListNamespacesRequest) -> ln.ListNamespacesResponse:
-        self.checked(request.id, 1)
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
+        self.check_levels(request.id, 1)
         return super().list_namespaces(request)
 
-    def checked(self, id: list[str] | None, most: int) -> list[str] | None:
+    def check_levels(self, id: list[str] | None, most: int) -> list[str] | None:
         if len(id or ()) > most:
             raise InvalidInputError(f"{id} has more than {most} levels")
         return id
@@ -33,7 +42,7 @@ class Flat(ModelNamespace):
 class Prefixed(ModelNamespace):
     """Lists say the parent too."""
 
-    def list_namespaces(self, request: ln.ListNamespacesRequest) -> ln.ListNamespacesResponse:
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
         found = super().list_namespaces(request)
         names = [".".join([*(request.id or ()), name]) for name in found.namespaces]
         return found.model_copy(update={"namespaces": names})
@@ -42,14 +51,14 @@ class Prefixed(ModelNamespace):
 class ForgivingDrop(ModelNamespace):
     """Dropping what is missing succeeds, unless the mode says Fail."""
 
-    def drop_namespace(self, request: ln.DropNamespaceRequest) -> ln.DropNamespaceResponse:
+    def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
         return super().drop_namespace(request.model_copy(update={"mode": request.mode or "Skip"}))
 
 
 class OwnLocations(ModelNamespace):
     """Nobody else chooses where a table lies."""
 
-    def declare_table(self, request: ln.DeclareTableRequest) -> ln.DeclareTableResponse:
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         if request.location:
             raise InvalidInputError("a table lies where its name says")
         return super().declare_table(request)
@@ -58,7 +67,7 @@ class OwnLocations(ModelNamespace):
 class NeedsLocation(ModelNamespace):
     """Someone else must choose where a table lies."""
 
-    def declare_table(self, request: ln.DeclareTableRequest) -> ln.DeclareTableResponse:
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         if not request.location:
             raise InvalidInputError("a table needs a location")
         return super().declare_table(request)

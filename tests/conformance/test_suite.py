@@ -85,7 +85,7 @@ def test_model_holds(tmp_path: Path) -> None:
     assert report.ok
     assert {result.area for result in report.results} == set(AREAS)
     assert {result.area for result in report.with_outcome(CheckOutcome.UNSUPPORTED)} == {*ON_ROWS, "details", "modes"}
-    assert model.STORES[str(tmp_path)] == model.Store(model.STORES[str(tmp_path)].lock)
+    assert model.STORES[str(tmp_path)] == model.ModelStore(model.STORES[str(tmp_path)].lock)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_broken_rows(tmp_path: Path, impl: type[object]) -> None:
 
 @pytest.mark.parametrize("impl", permitted.PERMITTED, ids=lambda impl: impl.__name__)
 def test_permitted(tmp_path: Path, impl: type[model.ModelNamespace]) -> None:
-    model.STORES[str(tmp_path)] = model.Store(namespaces={("cat",): {}})
+    model.STORES[str(tmp_path)] = model.ModelStore(namespaces={("cat",): {}})
     report = check(impl, tmp_path, parent=("cat",), areas=ON_THE_CATALOG)
     assert fails(report) == set()
     assert report.ok
@@ -140,7 +140,7 @@ def test_permitted(tmp_path: Path, impl: type[model.ModelNamespace]) -> None:
 
 
 def test_below_a_parent(tmp_path: Path) -> None:
-    store = model.STORES.setdefault(str(tmp_path), model.Store())
+    store = model.STORES.setdefault(str(tmp_path), model.ModelStore())
     store.namespaces[("cat.alog",)] = {}
     store.namespaces[("cat.alog", "theirs")] = {"mine": "no"}
     report = check(model.ModelNamespace, tmp_path, parent=("cat.alog",), areas=ON_THE_CATALOG)

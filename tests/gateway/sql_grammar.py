@@ -180,7 +180,7 @@ class Grammar:
             of = self._random.choice(tuple(COLUMNS))
             return f"{self._value(of, 2)} {self._random.choice(COMPARED)} {self._value(of, 1)}"
         if kind == 1:
-            return self._filled(self._random.choice(PREDICATES), 2)
+            return self._fill(self._random.choice(PREDICATES), 2)
         if kind == 2:
             return f"NOT ({self.condition(depth - 1)})"
         parts = [self.condition(depth - 1) for _ in range(self._random.randrange(2, 4))]
@@ -191,9 +191,9 @@ class Grammar:
         """Something that may be a filter, or that wants to be none."""
         makers: Sequence[Callable[[], str]] = (
             lambda: self.condition(5),
-            lambda: self._damaged(self.condition(3)),
+            lambda: self._damage(self.condition(3)),
             lambda: " ".join(self._random.choices(ODD_WORDS, k=self._random.randrange(1, 12))),
-            self._nested,
+            self._nest,
             lambda: f"{self._greedy(self._random.randrange(6))} = {self._random.choice(FOOD)}",
         )
         return self._random.choice(makers)()
@@ -201,20 +201,20 @@ class Grammar:
     def _value(self, of: str, depth: int) -> str:
         kind = self._random.randrange(3 if depth and of in CALLS else 2)
         choices = (LITERALS, COLUMNS, CALLS)[kind][of]
-        return self._filled(self._random.choice(choices), depth - 1)
+        return self._fill(self._random.choice(choices), depth - 1)
 
-    def _filled(self, form: str, depth: int) -> str:
+    def _fill(self, form: str, depth: int) -> str:
         for of in COLUMNS:
             while (hole := f"{{{of}}}") in form:
                 form = form.replace(hole, self._value(of, max(depth, 0)), 1)
         return form.replace("{literal}", self._random.choice(LITERALS["text"]))
 
-    def _damaged(self, text: str) -> str:
+    def _damage(self, text: str) -> str:
         place = self._random.randrange(len(text))
         cut = place + self._random.randrange(4)
         return text[:place] + self._random.choice(("", *ODD_WORDS)) + text[cut:]
 
-    def _nested(self) -> str:
+    def _nest(self) -> str:
         levels = self._random.choice((3, 10, 30, 50, 70, 300, 3000))
         forms = self._random.choices(NESTING, k=self._random.randrange(1, 4))
         text = self._random.choice(("b", "id", "s", "true", "1"))

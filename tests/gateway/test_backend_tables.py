@@ -14,7 +14,7 @@ from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, connect
 
 from lancehouse.gateway.backends import Backend
 from lancehouse.server.console.backend_tables import BackendTable, LocatedTable
-from tests.live.catalogs import ICEBERG
+from tests.catalogs import ICEBERG
 from tests.live.gateways import send
 from tests.servers.faults import FaultProxy
 from tests.servers.lancehouse import Served
@@ -24,9 +24,9 @@ VERSIONS = 30
 
 @pytest.mark.parametrize("manager", ["impl", "storage"])
 def test_a_page_of_versions_costs_the_manifests_that_it_shows(
-    served: Served, faults: Callable[[str], FaultProxy], monkeypatch: pytest.MonkeyPatch, manager: str
+    lancehouse_server: Served, faults: Callable[[str], FaultProxy], monkeypatch: pytest.MonkeyPatch, manager: str
 ) -> None:
-    proxy = faults(served.iceberg)
+    proxy = faults(lancehouse_server.iceberg)
     namespace = connect(ICEBERG, {"endpoint": proxy.uri})
     db = f"versions_{uuid4().hex[:8]}"
     namespace.create_namespace(CreateNamespaceRequest(id=["main", db]))
@@ -36,15 +36,15 @@ def test_a_page_of_versions_costs_the_manifests_that_it_shows(
     )
     for number in range(VERSIONS - 1):
         dataset.update_config({"n": str(number)})
-    backend = Backend("main", ICEBERG, {"endpoint": proxy.uri}, (str(served.location),), id_prefix=("main",))
+    backend = Backend("main", ICEBERG, {"endpoint": proxy.uri}, (str(lancehouse_server.location),), id_prefix=("main",))
     read: list[Any] = []
     checkout = lance.LanceDataset.checkout_version
 
-    def counted(self: lance.LanceDataset, version: Any) -> lance.LanceDataset:
+    def count_checkout(self: lance.LanceDataset, version: Any) -> lance.LanceDataset:
         read.append(version)
         return checkout(self, version)
 
-    monkeypatch.setattr(lance.LanceDataset, "checkout_version", counted)
+    monkeypatch.setattr(lance.LanceDataset, "checkout_version", count_checkout)
     found, token = [], None
     for _ in range(3):
         proxy.clear()

@@ -43,24 +43,26 @@ PLACES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def filled(body: Any, sql: str) -> Any:
+def fill_sql(body: Any, sql: str) -> Any:
     if isinstance(body, dict):
-        return {key: filled(value, sql) for key, value in body.items()}
+        return {key: fill_sql(value, sql) for key, value in body.items()}
     if isinstance(body, list):
-        return [filled(value, sql) for value in body]
+        return [fill_sql(value, sql) for value in body]
     return sql if body == "?" else body
 
 
-def built(name: str, body: dict[str, Any]) -> BaseModel:
+def build_request(name: str, body: dict[str, Any]) -> BaseModel:
     made: BaseModel = MODELS[name].from_dict({"id": ["db", "t"], **body})  # type: ignore[attr-defined]
     return made
 
 
 @pytest.mark.parametrize(("name", "field", "body"), PLACES)
 def test_sql_is_rewritten_where_it_stands(name: str, field: str, body: dict[str, Any]) -> None:
-    assert rewrite_sql(built(name, filled(body, BEFORE)), nothing) == built(name, filled(body, AFTER))
+    assert rewrite_sql(build_request(name, fill_sql(body, BEFORE)), nothing) == build_request(
+        name, fill_sql(body, AFTER)
+    )
     with pytest.raises(InvalidInputError, match=f"^{field}: the function repeat is not allowed here"):
-        rewrite_sql(built(name, filled(body, BAD)), nothing)
+        rewrite_sql(build_request(name, fill_sql(body, BAD)), nothing)
 
 
 def test_every_field_of_a_request_that_is_named_like_sql_is_known() -> None:
@@ -85,7 +87,7 @@ def test_other_requests_stay_as_they_are(name: str) -> None:
 
 def test_conditions_that_are_missing_or_blank_are_left_to_who_knows_what_they_mean() -> None:
     for body in ({}, {"predicate": " "}):
-        request = built("CountTableRows", body)
+        request = build_request("CountTableRows", body)
         assert rewrite_sql(request, nothing) == request
 
 
@@ -104,18 +106,18 @@ def test_long_literals_are_set_in_as_many_rows_as_memory_allows() -> None:
         return CountTableRowsResponse(count=671)
 
     body = {"predicate": "id<5", "updates": [["s", f"'{'x' * 100_000}'"]], "branch": "side"}
-    assert rewrite_sql(built("UpdateTable", body), count)
+    assert rewrite_sql(build_request("UpdateTable", body), count)
     assert asked == [CountTableRowsRequest(id=["db", "t"], branch="side", predicate="id < 5")]
     body["updates"] = [["s", f"'{'x' * 100_100}'"]]
     with pytest.raises(InvalidInputError, match="671 rows would get literals of 100,100 bytes each"):
-        rewrite_sql(built("UpdateTable", body), count)
+        rewrite_sql(build_request("UpdateTable", body), count)
 
 
 @pytest.mark.parametrize("place", [PLACES[1], PLACES[10]], ids=["query", "add columns"])
 def test_a_long_literal_is_no_column_of_all_rows(place: tuple[str, str, dict[str, Any]]) -> None:
     name, field, body = place
     with pytest.raises(InvalidInputError, match=f"^{field}: its literals have 1,001 bytes"):
-        rewrite_sql(built(name, filled(body, f"'{'x' * 1001}'")), nothing)
+        rewrite_sql(build_request(name, fill_sql(body, f"'{'x' * 1001}'")), nothing)
 
 
 @pytest.mark.parametrize(
@@ -134,15 +136,17 @@ def test_many_columns_are_bounded_together(columns: dict[str, str], words: str) 
         ("AlterTableAddColumns", {"new_columns": [{"name": key, "expression": sql} for key, sql in columns.items()]}),
     ):
         with pytest.raises(InvalidInputError, match=f"olumns: {words}"):
-            rewrite_sql(built(name, body), nothing)
+            rewrite_sql(build_request(name, body), nothing)
     if "literals" not in words:  # those are bounded by the rows that get them
         with pytest.raises(InvalidInputError, match=f"updates: {words}"):
-            rewrite_sql(built("UpdateTable", {"updates": [[key, sql] for key, sql in columns.items()]}), nothing)
+            rewrite_sql(
+                build_request("UpdateTable", {"updates": [[key, sql] for key, sql in columns.items()]}), nothing
+            )
 
 
 def test_columns_may_be_renamed_as_many_as_there_are() -> None:
     columns = {f"c{number}": f"s{number}" for number in range(1_000)}
-    request = built("QueryTable", {**QUERY, "columns": {"column_aliases": columns}})
+    request = build_request("QueryTable", {**QUERY, "columns": {"column_aliases": columns}})
     assert rewrite_sql(request, nothing) == request
 
 
@@ -152,6 +156,6 @@ def test_columns_may_be_renamed_as_many_as_there_are() -> None:
 )
 def test_names_of_columns_are_bounded(names: list[str], words: str) -> None:
     """Lance writes them into SQL, and takes minutes for a path of 20,000 levels."""
-    request = built("QueryTable", {**QUERY, "columns": {"column_names": names}})
+    request = build_request("QueryTable", {**QUERY, "columns": {"column_names": names}})
     with pytest.raises(InvalidInputError, match=words):
         rewrite_sql(request, nothing)

@@ -13,7 +13,7 @@ from lancehouse.gateway.searches import check_search
 WORD: dict[str, Any] = {"match": {"terms": "word", "column": "s"}}
 
 
-def nested(levels: int, kind: str = "boolean") -> dict[str, Any]:
+def nested_query(levels: int, kind: str = "boolean") -> dict[str, Any]:
     query = WORD
     for _ in range(levels):
         boolean = {"boolean": {"must": [query], "must_not": [], "should": []}}
@@ -40,8 +40,8 @@ def search(body: dict[str, Any]) -> None:
     "query",
     [
         WORD,
-        nested(40),
-        nested(40, "boost"),
+        nested_query(40),
+        nested_query(40, "boost"),
         beside(999),
         {"phrase": {"terms": "a few words", "column": "s", "slop": 3}},
         {"match": {"terms": "word", "column": "s", "fuzziness": 2, "max_expansions": 200}},
@@ -57,8 +57,8 @@ def test_ordinary_queries_pass(query: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        (nested(41), "nested more than 40 levels deep"),
-        (nested(41, "boost"), "nested more than 40 levels deep"),
+        (nested_query(41), "nested more than 40 levels deep"),
+        (nested_query(41, "boost"), "nested more than 40 levels deep"),
         (beside(1_000), "more than 1,000 queries"),
         ({"multi_match": {"match_queries": [WORD["match"]] * 1_000}}, "more than 1,000 queries"),
         ({"match": {"terms": "word " * 1_601, "column": "s"}}, "8,005 characters"),

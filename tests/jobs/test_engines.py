@@ -25,16 +25,24 @@ from lance_namespace import DeclareTableRequest
 from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError
 
 from lancehouse.connection import Connection
-from lancehouse.jobs import Engine, JobCancelledError, LocalEngine, TableJobs, TaskProgress, compaction, table_copy
+from lancehouse.jobs import (
+    Engine,
+    JobCancelledError,
+    LocalEngine,
+    TableJobs,
+    TaskProgress,
+    compaction,
+    sources,
+    table_copy,
+)
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.sources import units
 from lancehouse.lake import commits, scans
 
 ROWS = 400
 
 
 @dataclass(frozen=True)
-class Place:
+class IngestFolder:
     """A folder with a table `t` of four fragments and files to ingest."""
 
     folder: Path
@@ -65,10 +73,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IngestFolder:
     monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
-    monkeypatch.setattr(units, "LEAST_BYTES", 64)
-    made = Place(tmp_path)
+    monkeypatch.setattr(sources, "LEAST_BYTES", 64)
+    made = IngestFolder(tmp_path)
     vectors = np.random.default_rng(7).random((ROWS, 8), np.float32)
     ids = pa.array(range(ROWS), pa.int64())
     arrays = [ids, ids, pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 8)]
@@ -125,7 +133,7 @@ EXPECTED: dict[str, Callable[[int], int | None]] = {
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_a_job_does_the_same_on_each_engine(kind: str, place: Place, engine: Engine) -> None:
+def test_a_job_does_the_same_on_each_engine(kind: str, place: IngestFolder, engine: Engine) -> None:
     orphan = place.table / "data" / "0123456789abcdef.lance"
     if kind == "remove_orphans":
         orphan.write_bytes(b"1234")
@@ -150,7 +158,7 @@ def test_a_job_does_the_same_on_each_engine(kind: str, place: Place, engine: Eng
     assert not list(place.folder.rglob("_staging/**/*.*"))
 
 
-def test_a_copy_is_the_same_on_each_engine(place: Place, engine: Engine) -> None:
+def test_a_copy_is_the_same_on_each_engine(place: IngestFolder, engine: Engine) -> None:
     target = Connection("dir", {"root": str(place.folder / "copies")})
     target.connect().declare_table(DeclareTableRequest(id=["t"]))
     addresses = TableAddress.parse(place.connection, "t"), TableAddress.parse(target, "t")
@@ -176,7 +184,7 @@ class _Stopping(LocalEngine):
 
 
 @pytest.mark.parametrize("kind", WRITING)
-def test_what_fails_leaves_the_table_as_it_was(kind: str, place: Place) -> None:
+def test_what_fails_leaves_the_table_as_it_was(kind: str, place: IngestFolder) -> None:
     """Only jobs that can be resumed leave files and records: the same call takes them over."""
     before = place.files()
     with pytest.raises(ValueError, match="no more"):
@@ -203,7 +211,7 @@ def _refuse(*_: object, **__: object) -> int:
         ("create_index", "lancehouse.jobs.index_building.commit"),
     ],
 )
-def test_a_commit_that_is_refused_leaves_no_files(kind: str, commit: str, place: Place) -> None:
+def test_a_commit_that_is_refused_leaves_no_files(kind: str, commit: str, place: IngestFolder) -> None:
     before = place.files()
     with patch(commit, _refuse), pytest.raises(ConcurrentModificationError):
         JOBS[kind](place.jobs(), place.folder)
@@ -211,7 +219,7 @@ def test_a_commit_that_is_refused_leaves_no_files(kind: str, commit: str, place:
     assert place.open().version == 1
 
 
-def test_a_compaction_of_what_others_have_just_deleted(place: Place) -> None:
+def test_a_compaction_of_what_others_have_just_deleted(place: IngestFolder) -> None:
     """The commit itself finds out."""
     execute = compaction.execute
 
@@ -231,7 +239,7 @@ def test_a_compaction_of_what_others_have_just_deleted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delete", "update", "merge", "ingest", "add_columns"])
-def test_an_append_meanwhile_stays(kind: str, place: Place, engine: Engine) -> None:
+def test_an_append_meanwhile_stays(kind: str, place: IngestFolder, engine: Engine) -> None:
     done: list[int] = []
     commit = commits.commit
 
@@ -279,7 +287,7 @@ def test_the_first_failure_ends_the_run() -> None:
 # Progress and cancellation
 
 
-def test_progress_is_reported_by_the_caller(place: Place) -> None:
+def test_progress_is_reported_by_the_caller(place: IngestFolder) -> None:
     told: list[tuple[TaskProgress, int]] = []
     engine = LocalEngine(threads=2, report_progress=lambda now: told.append((now, get_ident())))
     place.jobs(engine).compact("t", target_rows_per_fragment=200)
@@ -289,7 +297,7 @@ def test_progress_is_reported_by_the_caller(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITING)
-def test_a_job_that_is_cancelled(kind: str, place: Place) -> None:
+def test_a_job_that_is_cancelled(kind: str, place: IngestFolder) -> None:
     """The table is as it was, and the same call does all."""
     before, cancelled = place.files(), Event()
     engine = LocalEngine(1, lambda _: cancelled.set(), cancelled)
@@ -302,7 +310,7 @@ def test_a_job_that_is_cancelled(kind: str, place: Place) -> None:
     assert not list(place.folder.rglob("_lancehouse/**/*.json"))
 
 
-def test_cancelling_ends_the_tour_of_a_namespace(place: Place) -> None:
+def test_cancelling_ends_the_tour_of_a_namespace(place: IngestFolder) -> None:
     lance.write_dataset(source(0, 10), place.table.with_name("u.lance"), max_rows_per_file=5)
     cancelled = Event()
     cancelled.set()
@@ -313,37 +321,37 @@ def test_cancelling_ends_the_tour_of_a_namespace(place: Place) -> None:
 # Without Spark, and killed
 
 PROGRAM = """
-import sys, time
+import os, sys, time
 sys.modules["pyspark"] = sys.modules["py4j"] = None
 from pathlib import Path
 from lancehouse.jobs.job import JobProgress
-from lancehouse.jobs.sources import units
+from lancehouse.jobs import sources
 from lancehouse.lake import scans
-from tests.jobs.test_engines import JOBS, Place
+from tests.jobs.test_engines import JOBS, IngestFolder
 
-scans.MIN_TASK_ROWS, units.LEAST_BYTES = 1, 64
+scans.MIN_TASK_ROWS, sources.LEAST_BYTES = 1, 64
 folder, dies, *kinds = sys.argv[1:]
 record = JobProgress.record
 
 def record_and_wait(self, key, value):
     record(self, key, value)
     if dies == "dies" and key not in ("running", "code", "lancehouse.run"):
-        print("here", flush=True)
+        os.write(1, b"here\\n")  # at once: several threads come here
         time.sleep(600)
 
 JobProgress.record = record_and_wait
 for kind in kinds:
-    JOBS[kind](Place(Path(folder)).jobs(), Path(folder))
+    JOBS[kind](IngestFolder(Path(folder)).jobs(), Path(folder))
 print(sorted(name for name in sys.modules if name.startswith(("pyspark", "lancehouse.spark")) and sys.modules[name]))
 """
 
 
-def start_program(place: Place, *words: str) -> subprocess.Popen[str]:
+def start_program(place: IngestFolder, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PROGRAM, str(place.folder), *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_no_job_needs_pyspark(place: Place) -> None:
+def test_no_job_needs_pyspark(place: IngestFolder) -> None:
     kinds = [kind for kind in JOBS if kind not in ("add_columns by a function", "create_index of vectors")]
     with start_program(place, "lives", *kinds) as program:
         output, errors = program.communicate()
@@ -351,12 +359,13 @@ def test_no_job_needs_pyspark(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ingest", "delete", "update", "merge", "add_columns", "compact", "create_index"])
-def test_a_process_that_is_killed(kind: str, place: Place) -> None:
+def test_a_process_that_is_killed(kind: str, place: IngestFolder) -> None:
     """The table is as it was; the same call again does all, and takes over what a job that can be resumed had."""
     with start_program(place, "dies", kind) as doomed:
         assert doomed.stdout is not None
-        assert doomed.stdout.readline() == "here\n"
+        line = doomed.stdout.readline()
         os.kill(doomed.pid, signal.SIGKILL)
+    assert line == "here\n"
     assert place.open().version == 1
     kept = {file for file in place.files() if file.startswith("data/")}
     JOBS[kind](place.jobs(), place.folder)

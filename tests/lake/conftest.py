@@ -7,7 +7,7 @@ import pytest
 from lance_namespace import CreateTableRequest, LanceNamespace, connect
 
 from tests.lake.folder import FolderNamespace, rows, stream
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def both(namespace: LanceNamespace) -> tuple[LanceNamespace, list[str]]:
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store() -> Iterator[FakeStore]:
     """An empty object store."""
-    with Store() as running:
+    with FakeStore() as running:
         yield running

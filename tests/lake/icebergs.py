@@ -67,26 +67,28 @@ def _file(path: str) -> DataFile:
     return file
 
 
-def seen(array: Any) -> list[Any]:
+def iceberg_values(array: Any) -> list[Any]:
     """Values as Iceberg's readers must see them: the mapping once more, value by value and without Arrow's casts."""
-    return [_seen(array.type, value) for value in array]
+    return [_iceberg_value(array.type, value) for value in array]
 
 
-def _seen(dtype: Any, scalar: Any) -> Any:
+def _iceberg_value(dtype: Any, scalar: Any) -> Any:
     if isinstance(dtype, pa.BaseExtensionType):
         return None if not scalar.is_valid else _seen_extension(dtype, scalar)
     if not scalar.is_valid:
         return None
     match dtype:
         case pa.StructType():
-            return {field.name: _seen(field.type, scalar[position]) for position, field in enumerate(dtype)}
+            return {field.name: _iceberg_value(field.type, scalar[position]) for position, field in enumerate(dtype)}
         case pa.MapType():
             pairs = [(entry["key"], entry["value"]) for entry in scalar.values]
-            return [(_seen(dtype.key_type, key), _seen(dtype.item_type, value)) for key, value in pairs]
+            return [
+                (_iceberg_value(dtype.key_type, key), _iceberg_value(dtype.item_type, value)) for key, value in pairs
+            ]
         case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
-            return [_seen(dtype.value_type, value) for value in scalar.values]
+            return [_iceberg_value(dtype.value_type, value) for value in scalar.values]
         case pa.DictionaryType():
-            return _seen(dtype.value_type, pa.scalar(scalar.as_py(), dtype.value_type))
+            return _iceberg_value(dtype.value_type, pa.scalar(scalar.as_py(), dtype.value_type))
         case pa.TimestampType():
             moment = EPOCH + timedelta(microseconds=_micros(scalar.value, dtype.unit))
             return moment if dtype.tz is None else moment.replace(tzinfo=ZoneInfo("UTC"))
@@ -113,7 +115,7 @@ def _seen_extension(dtype: Any, scalar: Any) -> Any:
             return UUID(bytes=scalar.value.as_py())
         case "arrow.json":
             return scalar.value.as_py()
-    return _seen(dtype.storage_type, scalar.value)
+    return _iceberg_value(dtype.storage_type, scalar.value)
 
 
 def _micros(value: int, unit: str) -> int:
@@ -127,10 +129,10 @@ def sample(field: pa.Field[Any], count: int, seed: int) -> Any:
 
 def _sample(field: pa.Field[Any], count: int, chance: random.Random) -> Any:
     nulls = [field.nullable and chance.random() < 0.25 for _ in range(count)]
-    return _typed(field.type, nulls, chance)
+    return _sample_array(field.type, nulls, chance)
 
 
-def _typed(dtype: Any, nulls: list[bool], chance: random.Random) -> Any:
+def _sample_array(dtype: Any, nulls: list[bool], chance: random.Random) -> Any:
     count = len(nulls)
     mask = pa.array(nulls, pa.bool_())
     match dtype:
@@ -140,7 +142,7 @@ def _typed(dtype: Any, nulls: list[bool], chance: random.Random) -> Any:
             texts = [None if null else chance.choice(['{"a":1}', "[1,2]", '"x"', "null"]) for null in nulls]
             return pa.ExtensionArray.from_storage(dtype, pa.array(texts, dtype.storage_type))
         case pa.BaseExtensionType():
-            return pa.ExtensionArray.from_storage(dtype, _typed(dtype.storage_type, nulls, chance))
+            return pa.ExtensionArray.from_storage(dtype, _sample_array(dtype.storage_type, nulls, chance))
         case pa.StructType():
             if not dtype.num_fields:
                 return pa.array([None if null else {} for null in nulls], dtype)
@@ -162,7 +164,7 @@ def _typed(dtype: Any, nulls: list[bool], chance: random.Random) -> Any:
             values = _sample(dtype.value_field, sum(lengths), chance)
             return kind.from_arrays(_offsets(lengths, offsets), values, type=dtype, mask=mask)
         case pa.DictionaryType():
-            words = _typed(dtype.value_type, [False] * 2, chance)
+            words = _sample_array(dtype.value_type, [False] * 2, chance)
             indices = pa.array([None if null else chance.randrange(2) for null in nulls], dtype.index_type)
             return pa.DictionaryArray.from_arrays(indices, words)
     return _leaves(dtype, nulls, chance)

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 BUCKET = "bucket"
 
 
-class Store:
+class FakeStore:
     """Objects by key, in one bucket."""
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class Store:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    store: Store
+    store: FakeStore
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
         pass
 
     def do_GET(self) -> None:
-        if self._refused():
+        if self._refuse():
             return
         if self._key:
             self._object()
@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self._refused():
+        if self._refuse():
             return
         if self.headers.get("If-None-Match") == "*" and self._key in self.store.objects:
             self._answer(412, _error("PreconditionFailed"))
@@ -81,13 +81,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, b"", {"ETag": _etag(self.store.objects[self._key])})
 
     def do_DELETE(self) -> None:
-        if not self._refused():
+        if not self._refuse():
             self.store.objects.pop(self._key, None)
             self._answer(204)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-        if self._refused():
+        if self._refuse():
             return
         keys = [part.split("</Key>")[0] for part in body.split("<Key>")[1:]]
         for key in keys:
@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").lstrip("/")
 
-    def _refused(self) -> bool:
+    def _refuse(self) -> bool:
         if self.store.refusal is not None:
             status, code = self.store.refusal
             self._answer(status, _error(code))

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake.checked_ipc import CheckedStream, viewed_size
-from lancehouse.lake.row_streams import RowStream, read_stream
+from lancehouse.lake.row_streams import CheckedStream, RowStream, read_stream, viewed_size
 
 COUNT = 100
 COLUMNS: dict[str, pa.Array[Any]] = {

@@ -97,11 +97,11 @@ def test_pieces_are_as_large_as_rows_allow(tmp_path: Path, monkeypatch: pytest.M
     seen = []
     scanner = dataset.scanner
 
-    def watched(**arguments: Any) -> lance.LanceScanner:
+    def note_limit(**arguments: Any) -> lance.LanceScanner:
         seen.append(arguments["limit"])
         return scanner(**arguments)
 
-    monkeypatch.setattr(dataset, "scanner", watched)
+    monkeypatch.setattr(dataset, "scanner", note_limit)
     found = list(read_batches(dataset, PlainScan(), {"columns": None}))
     assert sum(batch.num_rows for batch in found) == sum(seen) == 2000
     assert max(seen[1:]) == min(seen[1:-1]) == 1024 // 112  # of an id, an offset and a text

@@ -29,7 +29,7 @@ from tests.lake.folder import FolderNamespace
 Both = tuple[LanceNamespace, list[str]]
 
 
-def opened(namespace: LanceNamespace, table: list[str]) -> lance.LanceDataset:
+def open_table(namespace: LanceNamespace, table: list[str]) -> lance.LanceDataset:
     return lance.dataset(namespace.describe_table(DescribeTableRequest(id=table)).location)
 
 
@@ -52,14 +52,14 @@ def drop(namespace: LanceNamespace, table: list[str], *columns: str, **at: Any) 
 def test_add(both: Both) -> None:
     namespace, table = both
     assert add(namespace, table, {"name": "x", "expression": "id * 2"}, {"name": "y", "expression": "'a'"}) == 2
-    row = opened(namespace, table).to_table(columns=["x", "y"], limit=1, offset=7).to_pylist()
+    row = open_table(namespace, table).to_table(columns=["x", "y"], limit=1, offset=7).to_pylist()
     assert row == [{"x": 14, "y": "a"}]
 
 
 def test_rename_and_allow_null(both: Both) -> None:
     namespace, table = both
     assert alter(namespace, table, {"path": "s", "rename": "text"}, {"path": "b", "nullable": False}) == 2
-    schema = opened(namespace, table).schema
+    schema = open_table(namespace, table).schema
     assert "text" in schema.names
     assert not schema.field("b").nullable
     assert alter(namespace, table, {"path": "b", "nullable": True}) == 3
@@ -85,13 +85,13 @@ def test_cast(
     ours: FolderNamespace, table: list[str], column: str, data_type: dict[str, Any], expected: pa.DataType
 ) -> None:
     assert alter(ours, table, {"path": column, "data_type": data_type}) == 2
-    assert opened(ours, table).schema.field(column).type == expected
+    assert open_table(ours, table).schema.field(column).type == expected
 
 
 def test_drop(both: Both) -> None:
     namespace, table = both
     assert drop(namespace, table, "b", "l") == 2
-    assert opened(namespace, table).schema.names == ["id", "s", "v"]
+    assert open_table(namespace, table).schema.names == ["id", "s", "v"]
 
 
 VIRTUAL = {"input_columns": ["id"], "outputs": [], "image": "i", "udf": "u", "udf_name": "n", "udf_version": "1"}
@@ -134,7 +134,7 @@ def test_what_cannot_be(
     with pytest.raises(LanceNamespaceError) as raised:
         act(ours, table)
     assert type(raised.value) is expected, raised.value
-    assert opened(ours, table).version == 1
+    assert open_table(ours, table).version == 1
 
 
 def test_a_branch_has_its_own_columns(ours: FolderNamespace, table: list[str]) -> None:
@@ -143,7 +143,7 @@ def test_a_branch_has_its_own_columns(ours: FolderNamespace, table: list[str]) -
     alter(ours, table, {"path": "s", "rename": "text"}, branch="side")
     assert drop(ours, table, "b", branch="side") == 4
     assert TableRef.in_namespace(ours, table, branch="side").open().schema.names == ["id", "text", "v", "l", "x"]
-    assert opened(ours, table).schema.names == ["id", "s", "b", "v", "l"]
+    assert open_table(ours, table).schema.names == ["id", "s", "b", "v", "l"]
 
 
 def test_metadata_of_the_schema(both: Both) -> None:

@@ -24,7 +24,7 @@ from lance_namespace import (
 
 from lancehouse.lake.dataset import TableRef, exists, read_details
 from tests.lake.folder import FolderNamespace, rows, stream
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_exists_without_access(location: str) -> None:
         Path(location).chmod(mode)
 
 
-def test_exists_in_a_store(store: Store) -> None:
+def test_exists_in_a_store(store: FakeStore) -> None:
     assert not exists("s3://bucket/a/t", store.options)
     lance.write_dataset(rows(3), "s3://bucket/a/t", storage_options=store.options)
     assert exists("s3://bucket/a/t", store.options)
@@ -174,7 +174,7 @@ def test_exists_in_a_store(store: Store) -> None:
         exists("s3://bucket/a/t", store.options)
 
 
-def test_versions_in_a_store(store: Store) -> None:
+def test_versions_in_a_store(store: FakeStore) -> None:
     made = lance.write_dataset(rows(3), "s3://bucket/t", storage_options=store.options)
     made.create_branch("side")
     for at, expected in (

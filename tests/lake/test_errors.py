@@ -42,7 +42,7 @@ from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import find_error_class, translate_errors
 from tests.lake.folder import DIMENSION, FolderNamespace, rows
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 Dataset = Any
 ONES = [1.0] * DIMENSION
@@ -268,8 +268,8 @@ REFUSALS = [
 ]
 
 
-def refused(status: int, code: str) -> Exception | None:
-    with Store() as store:
+def store_error(status: int, code: str) -> Exception | None:
+    with FakeStore() as store:
         store.refusal = (status, code)
         try:
             TableRef("s3://bucket/t", store.options).open()
@@ -281,12 +281,12 @@ def refused(status: int, code: str) -> Exception | None:
 def test_refusals_of_a_store() -> None:
     # pylance takes two seconds to give up, so all are asked at once
     with ThreadPoolExecutor(len(REFUSALS)) as pool:
-        errors = pool.map(refused, *zip(*((status, code) for status, code, _ in REFUSALS), strict=True))
+        errors = pool.map(store_error, *zip(*((status, code) for status, code, _ in REFUSALS), strict=True))
     for (status, code, expected), error in zip(REFUSALS, errors, strict=True):
         assert type(error) is expected, f"{status} {code}: {error!r}"
 
 
-def test_secrets_of_a_refusal_are_not_shown(store: Store) -> None:
+def test_secrets_of_a_refusal_are_not_shown(store: FakeStore) -> None:
     store.refusal = (403, "SignatureDoesNotMatch")
     table = TableRef("s3://bucket/t", store.options)
     with pytest.raises(UnauthenticatedError) as raised:
@@ -297,7 +297,7 @@ def test_secrets_of_a_refusal_are_not_shown(store: Store) -> None:
     assert "SignatureDoesNotMatch" in shown
 
 
-def test_a_store_that_is_not_there(store: Store) -> None:
+def test_a_store_that_is_not_there(store: FakeStore) -> None:
     options = {**store.options, "aws_endpoint": "http://127.0.0.1:9"}
     with pytest.raises(ServiceUnavailableError):
         TableRef("s3://bucket/t", options).open()

@@ -22,7 +22,7 @@ def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
     return lance.write_dataset(ROWS, at, mode="append")
 
 
-def settled(location: str, **more: bool) -> FolderWatch:
+def await_watch(location: str, **more: bool) -> FolderWatch:
     """Wait until the dataset can be watched."""
     deadline = time.monotonic() + 10
     while (found := start_watch(location, **more)) is None:
@@ -72,7 +72,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_sees_every_change(location: str, change: Change) -> None:
-    watched = settled(location)
+    watched = await_watch(location)
     assert watched.is_unchanged()
     lance.dataset(location).to_table()
     assert watched.is_unchanged()
@@ -82,7 +82,7 @@ def test_sees_every_change(location: str, change: Change) -> None:
 
 @pytest.mark.parametrize(("change", "is_seen"), [("append", False), ("tag created", True), ("branch committed", True)])
 def test_without_versions(location: str, change: str, is_seen: bool) -> None:
-    watched = settled(location, versions=False)
+    watched = await_watch(location, versions=False)
     CHANGES[change](location)
     assert watched.is_unchanged() is not is_seen
 
@@ -107,17 +107,17 @@ FIRSTS: dict[str, tuple[Change, Change]] = {
 def test_sees_what_was_not_there(tmp_path: Path, before: Change, first: Change) -> None:
     location = str(tmp_path / "t")
     before(location)
-    watched = settled(location)
+    watched = await_watch(location)
     first(location)
     assert not watched.is_unchanged()
 
 
 def test_what_changed_just_now_is_not_trusted(location: str) -> None:
-    settled(location)
+    await_watch(location)
     append(location)
     assert start_watch(location) is None
     assert start_watch(f"file://{location.replace(' ', '%20')}") is None
-    assert settled(location).is_unchanged()
+    assert await_watch(location).is_unchanged()
     changed = (Path(location) / "_versions").stat().st_ctime_ns
     assert time.time_ns() - changed > SETTLED_NS
 
@@ -173,6 +173,6 @@ def test_object_stores_cannot_be_watched(location: str) -> None:
 
 
 def test_network_disks_cannot_be_watched(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settled(location)
+    await_watch(location)
     monkeypatch.setitem(watching._DEVICES, Path(location).stat().st_dev, False)
     assert start_watch(location) is None

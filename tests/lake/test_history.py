@@ -20,7 +20,7 @@ from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef, from_snapshot_id, snapshot_id
 from lancehouse.lake.history import History, extend_history, is_consistent, read_history
 from lancehouse.lake.versions import list_manifests
-from tests.lake.store import BUCKET, Store
+from tests.lake.store import BUCKET, FakeStore
 
 ROWS = pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})
 
@@ -29,7 +29,7 @@ def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
     return lance.write_dataset(ROWS, at, mode="append")
 
 
-def told(location: str, known: History | None = None, at: int | None = None) -> History:
+def read_known_history(location: str, known: History | None = None, at: int | None = None) -> History:
     found = read_history(TableRef(location), known=known, at=at)
     assert found is not None
     return found
@@ -41,16 +41,16 @@ def location(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def opened_versions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The versions whose manifests are read, one after the other, besides the latest."""
     versions: list[int] = []
     checkout = lance.LanceDataset.checkout_version
 
-    def counted(dataset: lance.LanceDataset, version: tuple[str, int]) -> lance.LanceDataset:
+    def note_version(dataset: lance.LanceDataset, version: tuple[str, int]) -> lance.LanceDataset:
         versions.append(version[1])
         return checkout(dataset, version)
 
-    monkeypatch.setattr(lance.LanceDataset, "checkout_version", counted)
+    monkeypatch.setattr(lance.LanceDataset, "checkout_version", note_version)
     return versions
 
 
@@ -73,17 +73,17 @@ def test_operations(location: str) -> None:
     known = None
     for number, (operation, step, rows) in enumerate(STEPS, 1):
         step(location)
-        known = told(location, known)
+        known = read_known_history(location, known)
         newest = known.versions[-1]
         assert (known.version, newest.version, newest.operation, newest.rows) == (number, number, operation, rows)
-    assert known == told(location)
+    assert known == read_known_history(location)
 
 
 def test_compaction_keeps_books(location: str) -> None:
     append(location)
     append(location)
     lance.dataset(location).optimize.compact_files()
-    made = told(location).versions
+    made = read_known_history(location).versions
     assert [version.operation for version in made] == ["Overwrite", "Append", "Other", "Rewrite"]
     assert [version.files for version in made] == [1, 2, 2, 1]
 
@@ -91,7 +91,7 @@ def test_compaction_keeps_books(location: str) -> None:
 def test_versions_are_as_lance_tells(location: str) -> None:
     for _ in range(20):
         append(location)
-    found = told(location)
+    found = read_known_history(location)
     versions = lance.dataset(location).versions()
     assert [(v.version, v.timestamp_ms, v.rows, v.files, v.bytes) for v in found.versions] == [
         (
@@ -109,62 +109,65 @@ def test_versions_are_as_lance_tells(location: str) -> None:
 def test_old_names_of_manifests(location: str) -> None:
     lance.write_dataset(ROWS, location, enable_v2_manifest_paths=False)
     append(location)
-    assert [version.manifest for version in told(location).versions] == ["_versions/1.manifest", "_versions/2.manifest"]
-    known = told(location)
+    assert [version.manifest for version in read_known_history(location).versions] == [
+        "_versions/1.manifest",
+        "_versions/2.manifest",
+    ]
+    known = read_known_history(location)
     lance.dataset(location).migrate_manifest_paths_v2()
-    moved = told(location, known)
+    moved = read_known_history(location, known)
     assert [version.version for version in moved.versions] == [1, 2]
     assert all((Path(location) / version.manifest).exists() for version in moved.versions)
 
 
-def test_a_new_version_costs_one_manifest(location: str, opened: list[int]) -> None:
+def test_a_new_version_costs_one_manifest(location: str, opened_versions: list[int]) -> None:
     for _ in range(30):
         append(location)
-    known = told(location)
-    assert sorted(opened) == list(range(1, 30))
-    opened.clear()
-    assert told(location, known) == known
-    assert opened == []
+    known = read_known_history(location)
+    assert sorted(opened_versions) == list(range(1, 30))
+    opened_versions.clear()
+    assert read_known_history(location, known) == known
+    assert opened_versions == []
     append(location)
-    opened.clear()
-    assert told(location, known).version == 31
-    assert opened == [30]  # it is still the dataset that is known
+    opened_versions.clear()
+    assert read_known_history(location, known).version == 31
+    assert opened_versions == [30]  # it is still the dataset that is known
 
 
 def test_a_dataset_made_again_is_another(location: str) -> None:
     append(location)
     append(location)
-    known = told(location)
+    known = read_known_history(location)
     shutil.rmtree(location)
     lance.write_dataset(ROWS.slice(1), location)
     append(location)
     append(location)
-    found = told(location, known)
+    found = read_known_history(location, known)
     assert [version.rows for version in found.versions] == [2, 5, 8]
-    assert found == told(location)
+    assert found == read_known_history(location)
 
 
 def test_a_branch_made_again_is_another(location: str) -> None:
     append(location)
     append(location)
     lance.dataset(location).create_branch("b", 1)
-    known = told(location)
+    known = read_known_history(location)
     lance.dataset(location).branches.delete("b")
-    assert not told(location, known).branches
+    assert not read_known_history(location, known).branches
     lance.dataset(location).create_branch("b", 2)
     append(lance.dataset(location).checkout_version(("b", None)))
-    found = told(location, known)
+    found = read_known_history(location, known)
     assert [(v.version, v.rows) for v in found.versions if v.branch] == [(2, 6), (3, 9)]
-    assert found == told(location)
+    assert found == read_known_history(location)
 
 
 def test_cleaned_up_versions_are_gone(location: str) -> None:
     for _ in range(4):
         append(location)
     lance.dataset(location).tags.create("kept", 2)
-    known = told(location)
+    known = read_known_history(location)
     lance.dataset(location).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
-    assert [version.version for version in told(location, known).versions] == [2, 4]
+    assert [version.version for version in read_known_history(location, known).versions] == [2, 4]
 
 
 def test_tags_and_branches(location: str) -> None:
@@ -176,7 +179,7 @@ def test_tags_and_branches(location: str) -> None:
     append(lance.dataset(location).checkout_version(("a/b", None)))
     lance.dataset(location).checkout_version(("a/b", 2)).create_branch("c", ("a/b", 2))
     dataset.tags.create("branched", ("a/b", 2))
-    found = told(location)
+    found = read_known_history(location)
     assert [(v.branch, v.version, v.operation, v.rows) for v in found.versions] == [
         (None, 1, "Overwrite", 3),
         (None, 2, "Append", 6),
@@ -208,13 +211,13 @@ def test_an_unknown_branch_is_no_branch() -> None:
 def test_at_a_version(location: str) -> None:
     append(location)
     lance.dataset(location).add_columns({"x": "id * 2"})
-    manifest = Path(location) / told(location).versions[1].manifest
-    assert len(told(location).schema["fields"]) == 3
-    assert [version.version for version in told(location, at=1).versions] == [1]
-    assert len(told(location, at=1).schema["fields"]) == 2
-    assert told(location, at=9).version == 2
+    manifest = Path(location) / read_known_history(location).versions[1].manifest
+    assert len(read_known_history(location).schema["fields"]) == 3
+    assert [version.version for version in read_known_history(location, at=1).versions] == [1]
+    assert len(read_known_history(location, at=1).schema["fields"]) == 2
+    assert read_known_history(location, at=9).version == 2
     manifest.rename(manifest.with_suffix(".staged"))
-    assert told(location, at=2).version == 1
+    assert read_known_history(location, at=2).version == 1
     assert read_history(TableRef(location), at=0) is None
 
 
@@ -222,7 +225,7 @@ def test_at_a_version(location: str) -> None:
 
 
 @pytest.fixture
-def unlisted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, History, int], History | None]:
+def extend_without_list(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, History, int], History | None]:
     """`extend_history`, which lists no versions of the main branch."""
 
     def without_a_list(table: TableRef) -> dict[int, str]:
@@ -240,19 +243,19 @@ def unlisted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, History, int], H
 Extended = Callable[[str, History, int], History | None]
 
 
-def made(location: str) -> lance.LanceDataset:
+def create_old_names(location: str) -> lance.LanceDataset:
     """A dataset with old names, which can become new ones."""
     return lance.write_dataset(ROWS, location, enable_v2_manifest_paths=False)
 
 
-def emptied(location: str) -> str:
+def remove_folder(location: str) -> str:
     shutil.rmtree(location)
     return location
 
 
 def moved_away(location: str, version: int) -> Path:
     """The manifest of a version, which is not in its place any more."""
-    manifest = Path(location) / told(location).versions_on(None)[version].manifest
+    manifest = Path(location) / read_known_history(location).versions_on(None)[version].manifest
     return manifest.rename(manifest.with_suffix(".staged"))
 
 
@@ -273,36 +276,38 @@ LATER: list[tuple[str, Callable[[str], object]]] = [
 
 
 @pytest.mark.parametrize("names", ["new", "old"])
-def test_extended_is_as_read(location: str, unlisted: Extended, opened: list[int], names: str) -> None:
+def test_extended_is_as_read(
+    location: str, extend_without_list: Extended, opened_versions: list[int], names: str
+) -> None:
     lance.write_dataset(ROWS, location, enable_v2_manifest_paths=names == "new")
     for _ in range(19):
         append(location)
-    known = told(location)
+    known = read_known_history(location)
     for name, step in LATER:
         step(location)
         before, at = known.version, lance.dataset(location).version
-        opened.clear()
-        found = unlisted(location, known, at)
+        opened_versions.clear()
+        found = extend_without_list(location, known, at)
         assert found is not None, name
-        assert len(opened) <= at - before + len(known.branches) + 2, name
-        assert found == told(location, at=at), name
+        assert len(opened_versions) <= at - before + len(known.branches) + 2, name
+        assert found == read_known_history(location, at=at), name
         known = found
 
 
-def test_extended_up_to_a_version(location: str, unlisted: Extended) -> None:
+def test_extended_up_to_a_version(location: str, extend_without_list: Extended) -> None:
     """Later ones do not count, and one that is not in its place is not there."""
     append(location)
-    known = told(location)
+    known = read_known_history(location)
     for _ in range(4):
         append(location)
-    assert unlisted(location, known, 3) == told(location, at=3)
+    assert extend_without_list(location, known, 3) == read_known_history(location, at=3)
     moved_away(location, 4)
     for at in (4, 5, 7):
-        assert unlisted(location, known, at) == told(location, at=at)
+        assert extend_without_list(location, known, at) == read_known_history(location, at=at)
 
 
 UNTOLD: dict[str, tuple[Callable[[str], object], int]] = {
-    "another dataset": (lambda at: [made(emptied(at)), *map(append, [at] * 5)], 6),
+    "another dataset": (lambda at: [create_old_names(remove_folder(at)), *map(append, [at] * 5)], 6),
     "cleaned up": (lambda at: lance.dataset(at).cleanup_old_versions(older_than=timedelta(0)), 5),
     "cleaned up but for a tag": (
         lambda at: (
@@ -313,7 +318,7 @@ UNTOLD: dict[str, tuple[Callable[[str], object], int]] = {
     ),
     "the newest is gone": (lambda at: moved_away(at, 5), 5),
     "other names": (lambda at: lance.dataset(at).migrate_manifest_paths_v2(), 5),
-    "gone": (emptied, 5),
+    "gone": (remove_folder, 5),
     "an older one": (lambda _: None, 4),
     "many more": (lambda at: [append(at) for _ in range(9)], 14),
 }
@@ -321,16 +326,16 @@ UNTOLD: dict[str, tuple[Callable[[str], object], int]] = {
 
 @pytest.mark.parametrize(("change", "at"), UNTOLD.values(), ids=UNTOLD)
 def test_what_only_a_list_can_tell(location: str, change: Callable[[str], object], at: int) -> None:
-    made(location)
+    create_old_names(location)
     for _ in range(4):
         append(location)
-    known = told(location)
+    known = read_known_history(location)
     assert extend_history(TableRef(location), known, 5) == known
     change(location)
     assert extend_history(TableRef(location), known, at) is None
 
 
-def test_an_object_store_is_listed(store: Store) -> None:
+def test_an_object_store_is_listed(store: FakeStore) -> None:
     table = TableRef(f"s3://{BUCKET}/t", store.options)
     lance.write_dataset(ROWS, table.location, storage_options=store.options)
     known = read_history(table)
@@ -342,13 +347,13 @@ def test_holds(location: str) -> None:
     """A snapshot tells which version was before it, so that this one has to be right too."""
     for _ in range(4):
         append(location)
-    known = told(location)
+    known = read_known_history(location)
     assert is_consistent(TableRef(location), known, [1, 2, 4, 9])
     moved = moved_away(location, 2)
     assert is_consistent(TableRef(location), known, [1, 4, 9])
     assert not is_consistent(TableRef(location), known, [2])
     assert not is_consistent(TableRef(location), known, [3])
-    without = told(location)
+    without = read_known_history(location)
     assert is_consistent(TableRef(location), without, [1, 2, 3, 4])
     moved_away(location, 1)
     assert not is_consistent(TableRef(location), without, [3])
@@ -363,7 +368,7 @@ def test_ids_of_fields_stay(location: str) -> None:
     lance.dataset(location).drop_columns(["s"])
     lance.dataset(location).add_columns({"y": "id * 2"})
     lance.dataset(location).drop_columns(["y"])
-    found = told(location)
+    found = read_known_history(location)
     assert {field["name"]: field["id"] for field in found.schema["fields"]} == {"id": 1, "x": 3}
     assert found.schema["schema-id"] == 1
     assert found.last_column_id >= 3
@@ -392,7 +397,7 @@ def test_broken(location: str) -> None:
         history.read_schema(TableRef(location, version=7))
 
 
-class CountingStore(Store):
+class CountingStore(FakeStore):
     """An object store that remembers what it is asked for."""
 
     asked: list[str]
@@ -405,11 +410,11 @@ def counting() -> Iterator[CountingStore]:
     handler = store._server.RequestHandlerClass
     answer = handler.do_GET  # type: ignore[attr-defined]
 
-    def counted(request: object) -> None:
+    def note_request(request: object) -> None:
         store.asked.append(f"{request.command} {request.path}")  # type: ignore[attr-defined]
         answer(request)
 
-    handler.do_GET = handler.do_HEAD = counted  # type: ignore[attr-defined]
+    handler.do_GET = handler.do_HEAD = note_request  # type: ignore[attr-defined]
     with store:
         yield store
 
@@ -438,7 +443,7 @@ def test_requests(counting: CountingStore) -> None:
     ("status", "code", "expected"), [(403, "AccessDenied", PermissionDeniedError), (500, "InternalError", None)]
 )
 def test_an_object_store_that_refuses(
-    store: Store, status: int, code: str, expected: type[LanceNamespaceError] | None
+    store: FakeStore, status: int, code: str, expected: type[LanceNamespaceError] | None
 ) -> None:
     table = TableRef(f"s3://{BUCKET}/t", store.options)
     assert read_history(table) is None

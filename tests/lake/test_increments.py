@@ -11,7 +11,7 @@ import pytest
 from lance_namespace.errors import InvalidTableStateError, TableVersionNotFoundError, UnsupportedOperationError
 
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.increments import latest_version, oldest_version, read_increments, whole_version
+from lancehouse.lake.scans import latest_version, oldest_version, read_increments, whole_version
 
 Change = Callable[[Any], object]
 
@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> TableRef:
     return TableRef(str(tmp_path / "t"))
 
 
-def added(table: TableRef, after: int, **how: bool) -> dict[int, list[int]]:
+def added_ids(table: TableRef, after: int, **how: bool) -> dict[int, list[int]]:
     """The ids that each version added."""
     found = {}
     for increment in read_increments(table, after, table.open().version, **how):
@@ -66,7 +66,7 @@ def update_in_place(dataset: Any) -> None:
 )
 def test_each_operation(table: TableRef, change: Change, ids: list[int]) -> None:
     change(table.open())
-    assert added(table, 2) == {3: ids}
+    assert added_ids(table, 2) == {3: ids}
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -76,12 +76,12 @@ def test_compaction_adds_nothing(table: TableRef, indexed: bool) -> None:
         dataset.create_scalar_index("id", "BTREE")
     dataset.optimize.compact_files()
     assert len(dataset.get_fragments()) == 1
-    assert not any(added(table, 2).values())
+    assert not any(added_ids(table, 2).values())
 
 
 def test_rows_deleted_since_are_those_of_their_version(table: TableRef) -> None:
     table.open().delete("id in (0, 4)")
-    assert added(table, 0) == {1: [0, 1, 2, 3], 2: [4, 5], 3: []}
+    assert added_ids(table, 0) == {1: [0, 1, 2, 3], 2: [4, 5], 3: []}
     assert sum(fragment.rows for fragment in whole_version(table, 3).fragments) == 4
 
 
@@ -102,8 +102,8 @@ def test_what_cannot_be_told_is_an_error_unless_losses_are_none(table: TableRef,
     change(table.open())
     table.open().insert(rows(10))
     with pytest.raises(UnsupportedOperationError, match=f"version 3 .* {reason}"):
-        added(table, 2)
-    assert added(table, 2, lossless=False) == {4: [10]}
+        added_ids(table, 2)
+    assert added_ids(table, 2, lossless=False) == {4: [10]}
 
 
 def test_a_version_that_is_gone(table: TableRef) -> None:
@@ -111,19 +111,19 @@ def test_a_version_that_is_gone(table: TableRef) -> None:
     table.open().cleanup_old_versions(timedelta(0))
     assert (oldest_version(table), latest_version(table)) == (3, 3)
     with pytest.raises(TableVersionNotFoundError, match=r"version 2 .* cleaned up"):
-        added(table, 1)
+        added_ids(table, 1)
     with pytest.raises(TableVersionNotFoundError, match=r"version 1 .* cleaned up"):
         whole_version(table, 1)
-    assert added(table, 1, lossless=False) == {3: [6]}
+    assert added_ids(table, 1, lossless=False) == {3: [6]}
 
 
 def test_a_transaction_that_is_gone(table: TableRef, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError("Not found: _transactions/1.txn")
 
-    monkeypatch.setattr(lance.LanceDataset, "read_transaction", gone)
+    monkeypatch.setattr(lance.LanceDataset, "read_transaction", fail)
     with pytest.raises(UnsupportedOperationError, match=r"version 2 .* does not tell how"):
-        added(table, 1)
+        added_ids(table, 1)
 
 
 def test_a_table_made_anew(table: TableRef) -> None:

@@ -27,7 +27,7 @@ from lance_namespace import (
     TableIndexNotFoundError,
 )
 
-from lancehouse.lake.index_operations import default_sub_vectors
+from lancehouse.lake.operations import default_sub_vectors
 from tests.lake.folder import FolderNamespace, rows, stream
 
 Both = tuple[LanceNamespace, list[str]]
@@ -38,7 +38,7 @@ def index(namespace: LanceNamespace, table: list[str], column: str, kind: str, *
     return namespace.create_table_index(request).transaction_id
 
 
-def listed(namespace: LanceNamespace, table: list[str], **at: Any) -> dict[str, Any]:
+def list_indices(namespace: LanceNamespace, table: list[str], **at: Any) -> dict[str, Any]:
     found = namespace.list_table_indices(ListTableIndicesRequest(id=table, **at)).indexes
     return {each.index_name: each for each in found}
 
@@ -66,7 +66,7 @@ KINDS = [
 def test_kinds(both: Both, column: str, kind: str, shown: str) -> None:
     namespace, table = both
     assert index(namespace, table, column, kind)
-    content = listed(namespace, table)[f"{column}_idx"]
+    content = list_indices(namespace, table)[f"{column}_idx"]
     assert (content.index_type, content.columns, content.status) == (shown, [column], "SUCCEEDED")
     assert (content.num_indexed_rows, content.num_unindexed_rows, content.num_segments) == (300, 0, 1)
     assert content.type_url.startswith("/lance.")
@@ -80,7 +80,7 @@ def test_quantized(ours: FolderNamespace, table: list[str], kind: str) -> None:
     # pylance's own namespace knows no other number of sub-vectors than 16, so it fails here
     index(ours, table, "v", kind, num_sub_vectors=2, num_bits=4, name="given", num_partitions=2)
     index(ours, table, "v", kind, name="default")
-    parts = {name: json.loads(each.index_details)["compression"] for name, each in listed(ours, table).items()}
+    parts = {name: json.loads(each.index_details)["compression"] for name, each in list_indices(ours, table).items()}
     assert {name: (each["num_sub_vectors"], each["num_bits"]) for name, each in parts.items()} == {
         "given": (2, 4),
         "default": (1, 8),
@@ -96,7 +96,7 @@ def test_sub_vectors(dimension: int, parts: int) -> None:
 def test_options_of_vectors(ours: FolderNamespace, table: list[str]) -> None:
     options = {"num_partitions": 2, "m": 13, "ef_construction": 99, "sample_rate": 77, "max_iterations": 3}
     index(ours, table, "v", "IVF_HNSW_SQ", distance_type="cosine", **options)
-    details = json.loads(listed(ours, table)["v_idx"].index_details)
+    details = json.loads(list_indices(ours, table)["v_idx"].index_details)
     assert details["metric_type"] == "COSINE"
     assert (details["hnsw"]["max_connections"], details["hnsw"]["construction_ef"]) == (13, 99)
     hints = details["runtime_hints"]
@@ -116,7 +116,7 @@ def test_options_of_text(both: Both) -> None:
         "ascii_folding": False,
     }
     index(namespace, table, "s", "FTS", **options)
-    details = json.loads(listed(namespace, table)["s_idx"].index_details)
+    details = json.loads(list_indices(namespace, table)["s_idx"].index_details)
     assert {option: details[option] for option in options} == options
 
 
@@ -133,7 +133,7 @@ def test_rows_that_are_not_indexed(both: Both) -> None:
     index(namespace, table, "v", "IVF_FLAT", distance_type="dot")
     namespace.delete_from_table(DeleteFromTableRequest(id=table, predicate="id < 10"))
     namespace.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(40, 1000)))
-    content = listed(namespace, table)["v_idx"]
+    content = list_indices(namespace, table)["v_idx"]
     assert (content.num_indexed_rows, content.num_unindexed_rows) == (290, 40)
     stats = namespace.describe_table_index_stats(DescribeTableIndexStatsRequest(id=table, index_name="v_idx"))
     assert (stats.index_type, stats.num_indexed_rows, stats.num_unindexed_rows, stats.num_indices) == (
@@ -152,7 +152,7 @@ def test_segments(both: Both) -> None:
     namespace.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(40, 1000)))
     location = namespace.describe_table(DescribeTableRequest(id=table)).location
     lance.dataset(location).optimize.optimize_indices(num_indices_to_merge=0)
-    content = listed(namespace, table)["id_idx"]
+    content = list_indices(namespace, table)["id_idx"]
     assert (content.num_indexed_rows, content.num_unindexed_rows, content.num_segments) == (340, 0, 2)
 
 
@@ -164,8 +164,8 @@ def test_pages_and_versions(both: Both) -> None:
     assert [each.index_name for each in first.indexes] == ["a", "b"]
     last = namespace.list_table_indices(ListTableIndicesRequest(id=table, limit=2, page_token=first.page_token))
     assert ([each.index_name for each in last.indexes], last.page_token) == (["c"], None)
-    assert list(listed(namespace, table, version=2)) == ["c"]
-    assert listed(namespace, table, version=1) == {}
+    assert list(list_indices(namespace, table, version=2)) == ["c"]
+    assert list_indices(namespace, table, version=1) == {}
 
 
 def test_nested_columns(namespace: LanceNamespace) -> None:
@@ -173,7 +173,7 @@ def test_nested_columns(namespace: LanceNamespace) -> None:
     namespace.create_table(CreateTableRequest(id=["t"]), stream(data))
     index(namespace, ["t"], "s.c", "BTREE", name="plain")
     index(namespace, ["t"], "s.`a.b`", "BTREE", name="quoted")
-    found = listed(namespace, ["t"])
+    found = list_indices(namespace, ["t"])
     assert {name: each.columns for name, each in found.items()} == {"plain": ["s.c"], "quoted": ["s.`a.b`"]}
 
 
@@ -181,18 +181,18 @@ def test_drop(both: Both) -> None:
     namespace, table = both
     index(namespace, table, "id", "BTREE")
     assert namespace.drop_table_index(DropTableIndexRequest(id=table, index_name="id_idx")).transaction_id
-    assert listed(namespace, table) == {}
+    assert list_indices(namespace, table) == {}
 
 
 def test_a_branch_has_its_own(ours: FolderNamespace, table: list[str]) -> None:
     ours.create_table_branch(CreateTableBranchRequest(id=table, name="side"))
     index(ours, table, "id", "BTREE", branch="side")
-    assert (list(listed(ours, table)), list(listed(ours, table, branch="side"))) == ([], ["id_idx"])
+    assert (list(list_indices(ours, table)), list(list_indices(ours, table, branch="side"))) == ([], ["id_idx"])
     ours.drop_table_index(DropTableIndexRequest(id=table, index_name="id_idx", branch="side"))
-    assert listed(ours, table, branch="side") == {}
+    assert list_indices(ours, table, branch="side") == {}
 
 
-def described(namespace: FolderNamespace, table: list[str], name: str | None) -> object:
+def describe_stats(namespace: FolderNamespace, table: list[str], name: str | None) -> object:
     return namespace.describe_table_index_stats(DescribeTableIndexStatsRequest(id=table, index_name=name))
 
 
@@ -212,8 +212,8 @@ REFUSED: list[tuple[Callable[[FolderNamespace, list[str]], object], type[Excepti
     (lambda n, t: index(n, t, "s", "FTS", base_tokenizer="zz"), InvalidInputError),
     (lambda n, t: index(n, t, "s", "FTS", language="Klingon"), InvalidInputError),
     (lambda n, t: index(n, t, "s", "FTS", branch="none"), TableBranchNotFoundError),
-    (lambda n, t: described(n, t, "none"), TableIndexNotFoundError),
-    (lambda n, t: described(n, t, None), InvalidInputError),
+    (lambda n, t: describe_stats(n, t, "none"), TableIndexNotFoundError),
+    (lambda n, t: describe_stats(n, t, None), InvalidInputError),
     (lambda n, t: n.drop_table_index(DropTableIndexRequest(id=t, index_name="none")), TableIndexNotFoundError),
     (lambda n, t: n.drop_table_index(DropTableIndexRequest(id=t)), InvalidInputError),
 ]

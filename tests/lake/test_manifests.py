@@ -20,12 +20,12 @@ from lancehouse.lake.history import read_schema
 from lancehouse.lake.manifests import STAGING, Manifest, ManifestStore, parse_staged_path
 from lancehouse.lake.versions import list_manifests
 from tests.lake.folder import rows
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 # What a manifest says
 
 
-def parsed(location: str, version: int, branch: str | None = None) -> Manifest:
+def parse_manifest(location: str, version: int, branch: str | None = None) -> Manifest:
     file = list_manifests(TableRef(location, branch=branch))[version]
     return Manifest.parse((Path(location) / file).read_bytes())
 
@@ -71,26 +71,30 @@ def test_what_a_manifest_says(location: str, commit: str) -> None:
     make, operation, changes_columns = COMMITS[commit]
     make(lance.dataset(location))
     after = lance.dataset(location)
-    found = parsed(location, after.version)
+    found = parse_manifest(location, after.version)
     made = after.read_transaction(after.version)
     assert (found.version, found.operation, found.transaction_uuid) == (after.version, operation, made.uuid)
     assert found.transaction_file in {path.name for path in (Path(location) / "_transactions").iterdir()}
-    assert (found.columns != parsed(location, 2).columns) is changes_columns
+    assert (found.columns != parse_manifest(location, 2).columns) is changes_columns
     assert found.schema() == read_schema(TableRef(location))
 
 
 def test_what_pylance_has_no_word_for(location: str) -> None:
     lance.dataset(location).optimize.compact_files()
-    assert parsed(location, 3).operation == "ReserveFragments"
+    assert parse_manifest(location, 3).operation == "ReserveFragments"
     lance.dataset(location).create_branch("dev")
-    assert parsed(location, 4, "dev").operation == "Clone"
+    assert parse_manifest(location, 4, "dev").operation == "Clone"
 
 
 def test_columns_that_come_back(location: str) -> None:
     dataset = lance.dataset(location)
     dataset.alter_columns({"path": "s", "name": "words"})
     dataset.alter_columns({"path": "words", "name": "s"})
-    assert parsed(location, 3).columns != parsed(location, 2).columns == parsed(location, 4).columns
+    assert (
+        parse_manifest(location, 3).columns
+        != parse_manifest(location, 2).columns
+        == parse_manifest(location, 4).columns
+    )
 
 
 def test_no_version_of_the_file_is_needed_to_read_its_schema(location: str, tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_no_version_of_the_file_is_needed_to_read_its_schema(location: str, tmp_
     assert [field["name"] for field in found.schema()["fields"]] == ["id", "s", "b", "v", "l", "twice"]
 
 
-def stored(location: str) -> set[str]:
+def stored_files(location: str) -> set[str]:
     """The files of a dataset but for its manifests, and for the hint where the newest of them is."""
     place = Path(location)
     files = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
@@ -113,12 +117,14 @@ def stored(location: str) -> set[str]:
 @pytest.mark.parametrize("commit", ["append", "overwrite", "delete", "update", "add columns", "compact"])
 def test_the_files_of_a_version(location: str, commit: str) -> None:
     """All that it made for its rows, and nothing that is not there."""
-    before = stored(location)
+    before = stored_files(location)
     COMMITS[commit][0](lance.dataset(location))
-    files = parsed(location, lance.dataset(location).version).files(location, {})
-    assert files <= stored(location)
-    reserved = {f"_transactions/{parsed(location, 3).transaction_file}"}  # by the version before, of a compaction
-    assert stored(location) - before - reserved <= files
+    files = parse_manifest(location, lance.dataset(location).version).files(location, {})
+    assert files <= stored_files(location)
+    reserved = {
+        f"_transactions/{parse_manifest(location, 3).transaction_file}"
+    }  # by the version before, of a compaction
+    assert stored_files(location) - before - reserved <= files
 
 
 def test_the_files_of_a_version_with_blobs(tmp_path: Path) -> None:
@@ -126,25 +132,25 @@ def test_the_files_of_a_version_with_blobs(tmp_path: Path) -> None:
     fields = pa.schema([pa.field("id", pa.int64()), lance.blob_field("b")])
     table = pa.table({"id": [1, 2], "b": lance.blob_array([b"x", b"y" * 5_000_000])}, schema=fields)
     lance.write_dataset(table, place, data_storage_version="2.2")
-    assert any(file.endswith(".blob") for file in stored(place))
-    assert parsed(place, 1).files(place, {}) == stored(place)
+    assert any(file.endswith(".blob") for file in stored_files(place))
+    assert parse_manifest(place, 1).files(place, {}) == stored_files(place)
 
 
 def test_the_files_of_a_version_of_a_branch(location: str) -> None:
     branch = lance.dataset(location).create_branch("dev")
-    before = stored(location)
+    before = stored_files(location)
     lance.write_dataset(rows(1), branch, mode="append")
     lance.dataset(location).checkout_version(("dev", None)).delete("id = 3")
-    made = stored(location) - before
-    files = parsed(location, 4, "dev").files(location, {})
-    assert files <= stored(location)
+    made = stored_files(location) - before
+    files = parse_manifest(location, 4, "dev").files(location, {})
+    assert files <= stored_files(location)
     assert {file for file in made if not file.startswith("tree/dev/_transactions/2-")} <= files
 
 
 # What is no manifest
 
 
-def framed(message: bytes, *, at: int = 0) -> bytes:
+def frame(message: bytes, *, at: int = 0) -> bytes:
     """A message, as a manifest holds it."""
     return len(message).to_bytes(4, "little") + message + at.to_bytes(8, "little", signed=True) + b"\0\0\0\0LANC"
 
@@ -154,26 +160,26 @@ GARBAGE = {
     "short": b"short",
     "no mark": b"x" * 100,
     "only a mark": b"\0" * 8 + b"LANC",
-    "begins behind the end": framed(b"", at=10_000),
-    "begins before the beginning": framed(b"", at=-1_000),
-    "a number that does not begin": framed(b"\x18"),
-    "a number that does not end": framed(b"\x18\xff\xff"),
-    "a file name that is no text": framed(b"\x62\x02\xff\xfe"),
-    "a transaction behind the end": framed(b"\xb8\x01\x7f"),
-    "a transaction further than anything": framed(b"\xb8\x01" + b"\xff" * 12 + b"\x01"),
+    "begins behind the end": frame(b"", at=10_000),
+    "begins before the beginning": frame(b"", at=-1_000),
+    "a number that does not begin": frame(b"\x18"),
+    "a number that does not end": frame(b"\x18\xff\xff"),
+    "a file name that is no text": frame(b"\x62\x02\xff\xfe"),
+    "a transaction behind the end": frame(b"\xb8\x01\x7f"),
+    "a transaction further than anything": frame(b"\xb8\x01" + b"\xff" * 12 + b"\x01"),
 }
 
 
-def told(transaction: bytes) -> bytes:
+def frame_transaction(transaction: bytes) -> bytes:
     """A manifest with a transaction in it."""
     held = len(transaction).to_bytes(4, "little") + transaction
-    return held + framed(b"\xb8\x01\x00", at=len(held))
+    return held + frame(b"\xb8\x01\x00", at=len(held))
 
 
 GARBAGE |= {
-    "an index with an id that is none": told(b"\xba\x06\x07\x0a\x05\x0a\x03\x0a\x01x"),
-    "an index that is a number": told(b"\xba\x06\x02\x08\x05"),
-    "indices that are a number": told(b"\xb8\x06" + b"\xff" * 8 + b"\x01"),
+    "an index with an id that is none": frame_transaction(b"\xba\x06\x07\x0a\x05\x0a\x03\x0a\x01x"),
+    "an index that is a number": frame_transaction(b"\xba\x06\x02\x08\x05"),
+    "indices that are a number": frame_transaction(b"\xb8\x06" + b"\xff" * 8 + b"\x01"),
 }
 
 
@@ -185,7 +191,11 @@ def test_what_is_no_manifest(data: str) -> None:
 
 @given(st.binary(max_size=200), st.integers(-300, 300), st.binary(max_size=40))
 def test_any_bytes_are_a_manifest_or_none(message: bytes, at: int, more: bytes) -> None:
-    for data in (framed(message, at=at), told(message), told(b"\xba\x06" + bytes([len(more)]) + more)):
+    for data in (
+        frame(message, at=at),
+        frame_transaction(message),
+        frame_transaction(b"\xba\x06" + bytes([len(more)]) + more),
+    ):
         with suppress(InvalidInputError):
             Manifest.parse(data)
 
@@ -198,9 +208,9 @@ def test_a_manifest_that_was_cut_off(location: str) -> None:
 
 
 def test_the_smallest_manifest() -> None:
-    found = Manifest.parse(framed(b""))
+    found = Manifest.parse(frame(b""))
     assert (found.version, found.operation, found.transaction_uuid) == (0, None, "")
-    assert Manifest.parse(framed(b"\x18\xac\x02")).version == 300
+    assert Manifest.parse(frame(b"\x18\xac\x02")).version == 300
 
 
 # Manifests as files
@@ -210,12 +220,12 @@ KEPT = f"{STAGING}/some-transaction/_versions/9.manifest"
 
 
 @dataclass
-class Place:
+class ManifestFolder:
     """A table's place, and its files without the help of what is tested."""
 
     manifests: ManifestStore
     folder: Path | None
-    store: Store | None
+    store: FakeStore | None
 
     def put(self, file: str, data: bytes) -> None:
         if self.folder:
@@ -233,12 +243,12 @@ class Place:
 
 
 @pytest.fixture(params=["path", "uri", "store", "no links"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManifestFolder]:
     folder = tmp_path / "dätä of 100 %"
     (folder / "_versions").mkdir(parents=True)
     if request.param == "store":
-        with Store() as store:
-            yield Place(ManifestStore("s3://bucket/a b/t", store.options), None, store)
+        with FakeStore() as store:
+            yield ManifestFolder(ManifestStore("s3://bucket/a b/t", store.options), None, store)
         return
     if request.param == "no links":
 
@@ -250,10 +260,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             raise PermissionError(errno.EPERM, "Operation not permitted")
 
         monkeypatch.setattr(Path, "hardlink_to", refuse)
-    yield Place(ManifestStore(folder.as_uri() if request.param == "uri" else str(folder)), folder, None)
+    yield ManifestFolder(ManifestStore(folder.as_uri() if request.param == "uri" else str(folder)), folder, None)
 
 
-def test_reading(place: Place) -> None:
+def test_reading(place: ManifestFolder) -> None:
     assert place.manifests.find(FINAL) is None
     assert not place.manifests.exists(FINAL)
     with pytest.raises(InvalidTableStateError, match=r"no manifest at .*9\.manifest"):
@@ -264,7 +274,7 @@ def test_reading(place: Place) -> None:
 
 
 @pytest.mark.parametrize("staged", [STAGED, KEPT])
-def test_finishing(place: Place, staged: str) -> None:
+def test_finishing(place: ManifestFolder, staged: str) -> None:
     place.put(staged, b"data")
     place.put("_versions/8.manifest", b"older")
     place.manifests.publish(staged, FINAL)
@@ -275,7 +285,7 @@ def test_finishing(place: Place, staged: str) -> None:
         assert not (place.folder / STAGING).exists()
 
 
-def test_finishing_what_somebody_has_half_finished(place: Place) -> None:
+def test_finishing_what_somebody_has_half_finished(place: ManifestFolder) -> None:
     """It was linked or copied, and the writer died before it removed what was staged."""
     place.put(STAGED, b"data")
     place.put(FINAL, b"data")
@@ -283,7 +293,7 @@ def test_finishing_what_somebody_has_half_finished(place: Place) -> None:
     assert place.all() == {FINAL: b"data"}
 
 
-def test_finishing_over_another_version(place: Place) -> None:
+def test_finishing_over_another_version(place: ManifestFolder) -> None:
     """Neither is lost: what was accepted, and what somebody wrote past the catalog."""
     place.put(STAGED, b"accepted")
     place.put(FINAL, b"stray")
@@ -292,13 +302,13 @@ def test_finishing_over_another_version(place: Place) -> None:
     assert place.all() == {STAGED: b"accepted", FINAL: b"stray"}
 
 
-def test_finishing_what_is_lost(place: Place) -> None:
+def test_finishing_what_is_lost(place: ManifestFolder) -> None:
     with pytest.raises(InvalidTableStateError, match=r"9\.manifest"):
         place.manifests.publish(STAGED, FINAL)
     assert place.all() == {}
 
 
-def test_many_finish_at_once(place: Place) -> None:
+def test_many_finish_at_once(place: ManifestFolder) -> None:
     """The writer, and every reader that sees that it was accepted."""
     for number in range(5):
         place.put(f"{STAGED}{number}", b"data")
@@ -307,7 +317,7 @@ def test_many_finish_at_once(place: Place) -> None:
     assert place.all() == {f"{FINAL}{number}": b"data" for number in range(5)}
 
 
-def test_somebody_else_finishes_in_between(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_else_finishes_in_between(place: ManifestFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Just after it was seen that the final one is missing, before the staged one is read or moved."""
     place.put(STAGED, b"data")
     exists, rename = ManifestStore.exists, Path.rename
@@ -330,13 +340,13 @@ def test_somebody_else_finishes_in_between(place: Place, monkeypatch: pytest.Mon
     assert place.all() == {FINAL: b"data"}
 
 
-def test_moving(place: Place) -> None:
+def test_moving(place: ManifestFolder) -> None:
     place.put(STAGED, b"data")
     place.manifests.move(STAGED, KEPT)
     assert place.all() == {KEPT: b"data"}
 
 
-def test_discarding(place: Place) -> None:
+def test_discarding(place: ManifestFolder) -> None:
     place.put(KEPT, b"data")
     place.put(f"{STAGING}/another/_versions/9.manifest", b"another transaction's")
     place.manifests.discard(KEPT)
@@ -349,7 +359,7 @@ def test_discarding(place: Place) -> None:
 
 
 def test_a_store_that_refuses() -> None:
-    with Store() as store:
+    with FakeStore() as store:
         store.refusal = (403, "AccessDenied")
         refused = ManifestStore("s3://bucket/t", store.options)
         calls: list[Callable[[], Any]] = [

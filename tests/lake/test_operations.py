@@ -18,7 +18,7 @@ from lance_namespace import (
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.operations import TableOperations
 from tests.lake.folder import FolderNamespace, rows, stream
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 CATALOG = {
     *("namespace_id", "describe_table", "declare_table", "deregister_table", "drop_table", "register_table"),
@@ -55,7 +55,7 @@ class Vending(FolderNamespace):
         return entry.model_copy(update={"storage_options": {**(entry.storage_options or {}), **soon}})
 
 
-def test_credentials_are_renewed(store: Store, tmp_path: Path) -> None:
+def test_credentials_are_renewed(store: FakeStore, tmp_path: Path) -> None:
     namespace = Vending(tmp_path, store.options, "s3://bucket")
     namespace.create_table(CreateTableRequest(id=["t"]), stream(rows(3)))
     dataset = TableRef.in_namespace(namespace, ["t"]).open()
@@ -64,7 +64,7 @@ def test_credentials_are_renewed(store: Store, tmp_path: Path) -> None:
     assert namespace.asked > before
 
 
-def test_credentials_that_are_not_renewed(store: Store, tmp_path: Path) -> None:
+def test_credentials_that_are_not_renewed(store: FakeStore, tmp_path: Path) -> None:
     namespace = Vending(tmp_path, store.options, "s3://bucket")
     namespace.create_table(CreateTableRequest(id=["t"]), stream(rows(3)))
     with (

@@ -16,11 +16,11 @@ import pytest
 from lance.blob import blob_array, blob_field
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake import chunked_fragment, parquet_export
+from lancehouse.lake import chunked_scan, parquet_export
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.parquet_export import VersionExporter
-from tests.lake.icebergs import sample, scan, seen
+from tests.lake.icebergs import iceberg_values, sample, scan
 from tests.schema.storable import LEGACY_BLOB, STORABLE, label
 
 
@@ -71,7 +71,7 @@ MISREAD = [field for field in FIELDS if "deep" in str(field.type)]
 """Null lists in a struct: pyiceberg shows them as empty ones."""
 
 
-def written(folder: Path, field: pa.Field[Any]) -> lance.LanceDataset:
+def write_table(folder: Path, field: pa.Field[Any]) -> lance.LanceDataset:
     """Three fragments of a field beside a number; two rows are deleted."""
     columns: list[Any] = [pa.array(range(50)), sample(field, 50, seed=1)]
     rows = pa.Table.from_arrays(columns, schema=pa.schema([pa.field("id", pa.int64()), field]))
@@ -83,17 +83,17 @@ def written(folder: Path, field: pa.Field[Any]) -> lance.LanceDataset:
 
 @pytest.mark.parametrize("field", FIELDS, ids=label)
 def test_rows_are_those_of_lance_after_the_mapping(tmp_path: Path, field: pa.Field[Any]) -> None:
-    dataset = written(tmp_path, field)
+    dataset = write_table(tmp_path, field)
     own = dataset.scanner(blob_handling="all_binary").to_table()
     version, paths = export(tmp_path, dataset)
     files = pa.concat_tables(pq.read_table(unquote(path.removeprefix("file://"))) for path in paths)
     assert len(paths) == 3
     assert files["id"].to_pylist() == own["id"].to_pylist()
-    assert repr(files[field.name].to_pylist()) == repr(seen(own[field.name]))
+    assert repr(files[field.name].to_pylist()) == repr(iceberg_values(own[field.name]))
     if field not in MISREAD:
         read = scan(version.schema, paths)
         assert read["id"].to_pylist() == own["id"].to_pylist()
-        assert repr(read[field.name].to_pylist()) == repr(seen(own[field.name]))
+        assert repr(read[field.name].to_pylist()) == repr(iceberg_values(own[field.name]))
 
 
 def test_columns_are_found_by_id_whatever_their_name_was(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_values_that_iceberg_cannot_hold_are_named(tmp_path: Path, dtype: pa.Dat
 def test_rows_in_windows_are_those_of_one_scan(
     tmp_path: Path, storage: str, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked_fragment, "WINDOW_BYTES", window)
+    monkeypatch.setattr(chunked_scan, "WINDOW_BYTES", window)
     rows = pa.table({"id": range(60), "s": ["x" * (i % 7 * 20) for i in range(60)]})
     dataset = lance.write_dataset(rows, tmp_path / "t", data_storage_version=storage)
     dataset.delete("id % 5 = 0 or (id > 20 and id < 40)")
@@ -170,15 +170,15 @@ def part_of(version: VersionExporter, rows: range) -> pa.Table:
 def test_blobs_are_read_a_few_at_a_time(
     tmp_path: Path, shape: str, confinement: Confinement | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked_fragment, "WINDOW_BYTES", 250)
+    monkeypatch.setattr(chunked_scan, "WINDOW_BYTES", 250)
     scans: list[range] = []
-    scan = chunked_fragment.scan_rows
+    scan = chunked_scan.scan_rows
 
-    def counted(fragment: Any, names: list[str], rows: range, *more: Any) -> Iterator[pa.RecordBatch]:
+    def note_scan(fragment: Any, names: list[str], rows: range, *more: Any) -> Iterator[pa.RecordBatch]:
         scans.append(rows)
         return scan(fragment, names, rows, *more)
 
-    monkeypatch.setattr(chunked_fragment, "scan_rows", counted)
+    monkeypatch.setattr(chunked_scan, "scan_rows", note_scan)
     values = [bytes([i]) * size for i, size in enumerate([100, 100, 100, 900, 0, 100])]
     blobs: Any = pa.array(values, pa.large_binary()) if shape == "legacy" else blob_array(values)
     field: Any = LEGACY_BLOB if shape == "legacy" else blob_field("b")
@@ -199,7 +199,7 @@ def test_blobs_are_read_a_few_at_a_time(
 def test_a_file_ends_early_where_there_is_much_in_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_export, "ROW_GROUP_BYTES", 1000)
     monkeypatch.setattr(parquet_export, "FILE_BYTES", 5000)
-    monkeypatch.setattr(chunked_fragment, "BATCH_ROWS", 10)
+    monkeypatch.setattr(chunked_scan, "BATCH_ROWS", 10)
     dataset = lance.write_dataset(pa.table({"id": range(2000)}), tmp_path / "t")
     version = VersionExporter.open(TableRef(dataset.uri))
     sink = BytesIO()

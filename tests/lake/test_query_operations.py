@@ -45,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[FolderNamespace, Lan
     return ours, native
 
 
-def asked(namespace: LanceNamespace, question: Question) -> pa.Table:
+def run_query(namespace: LanceNamespace, question: Question) -> pa.Table:
     request = QueryTableRequest.from_dict({"id": ["t"], "k": 3, "vector": {}, **question})
     assert request is not None
     data = namespace.query_table(request).data
@@ -112,7 +112,7 @@ SAME: dict[str, Question] = {
 
 @pytest.mark.parametrize("question", SAME.values(), ids=SAME)
 def test_the_same_answer(pair: tuple[FolderNamespace, LanceNamespace], question: Question) -> None:
-    ours, native = (asked(namespace, question) for namespace in pair)
+    ours, native = (run_query(namespace, question) for namespace in pair)
     native = native.select(ours.column_names)  # pylance's own has aliases in any order
     assert ours.schema == native.schema
     score = [name for name in ours.column_names if name in ("_score", "_distance")]
@@ -125,44 +125,44 @@ def test_the_same_answer(pair: tuple[FolderNamespace, LanceNamespace], question:
 def test_what_is_asked_is_answered(pair: tuple[FolderNamespace, LanceNamespace]) -> None:
     """The table above compares; here the answers are known."""
     ours, _ = pair
-    assert asked(ours, {"offset": 2})["id"].to_pylist() == [2, 4, 5]
-    assert asked(ours, {"k": 0}).num_rows == 299
-    assert asked(ours, {"k": 0, "version": 1}).num_rows == 300
-    assert asked(ours, text(match("word1"))).num_rows == 43
+    assert run_query(ours, {"offset": 2})["id"].to_pylist() == [2, 4, 5]
+    assert run_query(ours, {"k": 0}).num_rows == 299
+    assert run_query(ours, {"k": 0, "version": 1}).num_rows == 300
+    assert run_query(ours, text(match("word1"))).num_rows == 43
     exact = {"vector": {"single_vector": rows()["v"][17].as_py()}, "vector_column": "v", "k": 1}
-    assert asked(ours, exact)["id"].to_pylist() == [17]
+    assert run_query(ours, exact)["id"].to_pylist() == [17]
 
 
 def test_offset_skips_and_does_not_shorten(pair: tuple[FolderNamespace, LanceNamespace]) -> None:
     ours, _ = pair
-    first, rest = asked(ours, nearest(k=2)), asked(ours, nearest(k=3, offset=2))
-    assert first["id"].to_pylist() + rest["id"].to_pylist() == asked(ours, nearest(k=5))["id"].to_pylist()
-    words = asked(ours, text(match("word1"), k=4, offset=3))
+    first, rest = run_query(ours, nearest(k=2)), run_query(ours, nearest(k=3, offset=2))
+    assert first["id"].to_pylist() + rest["id"].to_pylist() == run_query(ours, nearest(k=5))["id"].to_pylist()
+    words = run_query(ours, text(match("word1"), k=4, offset=3))
     assert words.num_rows == 4
 
 
 def test_several_vectors(pair: tuple[FolderNamespace, LanceNamespace]) -> None:
     ours, _ = pair
     other = VECTOR[::-1]
-    answer = asked(ours, nearest(vector={"multi_vector": [VECTOR, other]}))
+    answer = run_query(ours, nearest(vector={"multi_vector": [VECTOR, other]}))
     assert answer["query_index"].to_pylist() == [0, 0, 0, 1, 1, 1]
-    singles = [asked(ours, nearest(vector={"single_vector": each}))["id"].to_pylist() for each in (VECTOR, other)]
+    singles = [run_query(ours, nearest(vector={"single_vector": each}))["id"].to_pylist() for each in (VECTOR, other)]
     assert answer["id"].to_pylist() == singles[0] + singles[1]
     with pytest.raises(InvalidInputError):
-        asked(ours, nearest(vector={"multi_vector": [VECTOR, other]}, offset=1))
+        run_query(ours, nearest(vector={"multi_vector": [VECTOR, other]}, offset=1))
 
 
 def test_the_only_vector_column_needs_no_name(pair: tuple[FolderNamespace, LanceNamespace]) -> None:
     ours, _ = pair
     unnamed = {key: value for key, value in nearest().items() if key != "vector_column"}
-    assert asked(ours, unnamed) == asked(ours, nearest())
+    assert run_query(ours, unnamed) == run_query(ours, nearest())
 
 
 def test_of_several_vector_columns_the_usual_name(ours: FolderNamespace) -> None:
     vectors = rows(9)["v"]
     data = pa.table({"id": rows(9)["id"], "vector": vectors, "other": vectors})
     ours.create_table(CreateTableRequest(id=["t"]), stream(data))
-    assert asked(ours, {"vector": {"single_vector": vectors[4].as_py()}, "k": 1})["id"].to_pylist() == [4]
+    assert run_query(ours, {"vector": {"single_vector": vectors[4].as_py()}, "k": 1})["id"].to_pylist() == [4]
 
 
 def test_words_of_several_columns(ours: FolderNamespace) -> None:
@@ -177,14 +177,14 @@ def test_words_of_several_columns(ours: FolderNamespace) -> None:
         {"multi_match": {"match_queries": [{"terms": "lance", "column": "a"}, {"terms": "spear", "column": "a"}]}},
     ]
     for query in queries:
-        assert set(asked(ours, text(query))["id"].to_pylist()) == {1, 2}, query
+        assert set(run_query(ours, text(query))["id"].to_pylist()) == {1, 2}, query
 
 
 def test_a_branch(ours: FolderNamespace, table: list[str]) -> None:
     ours.create_table_branch(CreateTableBranchRequest(id=table, name="side"))
     ours.delete_from_table(DeleteFromTableRequest(id=table, branch="side", predicate="id > 9"))
-    assert asked(ours, {"branch": "side", "k": 0}).num_rows == 10
-    assert asked(ours, {"branch": "side", "version": 1, "k": 0}).num_rows == 300
+    assert run_query(ours, {"branch": "side", "k": 0}).num_rows == 10
+    assert run_query(ours, {"branch": "side", "version": 1, "k": 0}).num_rows == 300
 
 
 @pytest.mark.parametrize(
@@ -216,26 +216,26 @@ def test_what_cannot_be_asked(
     pair: tuple[FolderNamespace, LanceNamespace], question: Question, expected: type[Exception]
 ) -> None:
     with pytest.raises(LanceNamespaceError) as raised:
-        asked(pair[0], question)
+        run_query(pair[0], question)
     assert type(raised.value) is expected, raised.value
 
 
 def test_words_without_an_index(ours: FolderNamespace, table: list[str]) -> None:
     with pytest.raises(InvalidInputError):
-        asked(ours, text({"match": {"terms": "word1"}}))
-    assert asked(ours, text(match("word1"))).num_rows == 43
+        run_query(ours, text({"match": {"terms": "word1"}}))
+    assert run_query(ours, text(match("word1"))).num_rows == 43
 
 
 def test_probes(ours: FolderNamespace, table: list[str]) -> None:
     ours.create_table_index(
         CreateTableIndexRequest(id=table, column="v", index_type="IVF_FLAT", num_partitions=8, distance_type="l2")
     )
-    everything = asked(ours, nearest(k=300, nprobes=8)).num_rows
-    few = asked(ours, nearest(k=300, minimum_nprobes=1, maximum_nprobes=1)).num_rows
+    everything = run_query(ours, nearest(k=300, nprobes=8)).num_rows
+    few = run_query(ours, nearest(k=300, minimum_nprobes=1, maximum_nprobes=1)).num_rows
     assert everything == 300
     assert few < 300
-    assert asked(ours, nearest(k=300, nprobes=8, maximum_nprobes=1)).num_rows == few  # nprobes is ignored then
-    assert asked(ours, nearest(k=300, maximum_nprobes=1, bypass_vector_index=True)).num_rows == 300
+    assert run_query(ours, nearest(k=300, nprobes=8, maximum_nprobes=1)).num_rows == few  # nprobes is ignored then
+    assert run_query(ours, nearest(k=300, maximum_nprobes=1, bypass_vector_index=True)).num_rows == 300
 
 
 def plan(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from lance_namespace.errors import PermissionDeniedError
 from lancehouse.lake.dataset import exists
 from lancehouse.lake.removal import is_table_file, remove_dataset
 from tests.lake.folder import rows
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 THEIRS = ("notes.txt", "metadata/notes.json", "data/raw.csv", "tree/oak.txt", "mine/t.lance", "_mine/x.txt")
 ICEBERG = (
@@ -79,7 +79,7 @@ def test_drop_of_an_empty_folder_leaves_it(tmp_path: Path) -> None:
     assert tmp_path.is_dir()
 
 
-def test_drop_in_a_store(store: Store) -> None:
+def test_drop_in_a_store(store: FakeStore) -> None:
     made = lance.write_dataset(rows(3), "s3://bucket/a/t", storage_options=store.options)
     made.create_branch("a/b").delete("id = 2")
     lance.write_dataset(rows(3), "s3://bucket/a/t2", storage_options=store.options)
@@ -91,7 +91,7 @@ def test_drop_in_a_store(store: Store) -> None:
     remove_dataset("s3://bucket/none", store.options)
 
 
-def test_drop_that_is_refused(store: Store) -> None:
+def test_drop_that_is_refused(store: FakeStore) -> None:
     lance.write_dataset(rows(3), "s3://bucket/t", storage_options=store.options)
     store.refusal = (403, "AccessDenied")
     with pytest.raises(PermissionDeniedError):

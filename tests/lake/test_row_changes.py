@@ -17,8 +17,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import row_changes
+from lancehouse.lake.commits import FileLayout, NewFragment, TableLocation, discard_fragments, write_uncommitted
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import FileLayout, Piece, TableLocation, discard_pieces, write_pieces
 from lancehouse.lake.row_changes import (
     ColumnUpdate,
     RowChange,
@@ -63,12 +63,12 @@ def place_of(table: TableRef) -> TableLocation:
 def writer(table: TableRef, rows_in_file: int | None = None) -> Any:
     """Writes new rows where a table is."""
 
-    def written(rows: pa.RecordBatchReader) -> list[Piece]:
-        return write_pieces(
+    def write(rows: pa.RecordBatchReader) -> list[NewFragment]:
+        return write_uncommitted(
             table, place_of(table), rows, mode="append", layout=FileLayout(max_rows_per_file=rows_in_file)
         )
 
-    return written
+    return write
 
 
 def files(table: TableRef) -> set[str]:
@@ -141,7 +141,7 @@ def test_what_is_not_committed_can_be_discarded(table: TableRef) -> None:
         ]
     )
     assert len(files(table)) == len(before) + 4
-    discard_pieces(change.files, place_of(table))
+    discard_fragments(change.files, place_of(table))
     assert files(table) == before
 
 

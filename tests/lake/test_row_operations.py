@@ -46,11 +46,11 @@ from lance_namespace import (
 )
 from lance_namespace_urllib3_client.models.query_table_request_vector import QueryTableRequestVector
 
-from lancehouse.lake import fragments
+from lancehouse.lake import commits
 from lancehouse.lake.dataset import exists
 from lancehouse.lake.row_operations import explain_existing, parse_duration
 from tests.lake.folder import FolderNamespace, rows, stream
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 Both = tuple[LanceNamespace, list[str]]
 T = ["t"]
@@ -156,10 +156,10 @@ def test_an_overwrite_that_fails_keeps_the_table(ours: FolderNamespace, table: l
 
 
 def test_an_interrupted_creation_is_taken_back(ours: FolderNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fragments, "write_fragments", interrupted)
+    monkeypatch.setattr(commits, "write_fragments", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ours.create_table(CreateTableRequest(id=T), stream(rows(1)))
     assert ours.entries() == []
@@ -171,7 +171,7 @@ def test_files_of_a_failed_write_go(ours: FolderNamespace, monkeypatch: pytest.M
         (tmp_path / "t" / "data" / "x.lance").write_text("x")
         raise OSError("LanceError(IO): No space left on device (os error 28)")
 
-    monkeypatch.setattr(fragments, "write_fragments", halfway)
+    monkeypatch.setattr(commits, "write_fragments", halfway)
     with pytest.raises(ServiceUnavailableError, match="No space left on device"):
         ours.create_table(CreateTableRequest(id=T), stream(rows(1)))
     assert list(tmp_path.iterdir()) == []
@@ -186,7 +186,7 @@ def overtake(monkeypatch: pytest.MonkeyPatch) -> None:
         lance.write_dataset(rows(5, 1000), location)
         return written
 
-    monkeypatch.setattr(fragments, "write_fragments", overtaken)
+    monkeypatch.setattr(commits, "write_fragments", overtaken)
 
 
 @pytest.mark.parametrize("declared", [False, True])
@@ -227,16 +227,16 @@ def test_data_without_an_entry_is_not_taken_over(ours: FolderNamespace, tmp_path
 
 
 def test_a_failure_to_take_back_is_told(ours: FolderNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(_: FolderNamespace, __: DeregisterTableRequest) -> DeregisterTableResponse:
+    def fail(_: FolderNamespace, __: DeregisterTableRequest) -> DeregisterTableResponse:
         raise ServiceUnavailableError("the catalog is away")
 
-    monkeypatch.setattr(FolderNamespace, "deregister_table", gone)
+    monkeypatch.setattr(FolderNamespace, "deregister_table", fail)
     with pytest.raises(TableSchemaValidationError) as raised:
         ours.create_table(CreateTableRequest(id=T), stream(DOUBLE))
     assert "the catalog is away" in raised.value.__notes__[0]
 
 
-def test_storage_options_of_a_request_win(store: Store, tmp_path: Path) -> None:
+def test_storage_options_of_a_request_win(store: FakeStore, tmp_path: Path) -> None:
     wrong = {**store.options, "aws_endpoint": "http://127.0.0.1:9"}
     namespace = FolderNamespace(tmp_path, wrong, "s3://bucket")
     right = {"aws_endpoint": store.options["aws_endpoint"]}
@@ -244,7 +244,7 @@ def test_storage_options_of_a_request_win(store: Store, tmp_path: Path) -> None:
     assert exists("s3://bucket/t", store.options)
 
 
-def test_a_store_that_refuses(store: Store, tmp_path: Path) -> None:
+def test_a_store_that_refuses(store: FakeStore, tmp_path: Path) -> None:
     namespace = FolderNamespace(tmp_path, store.options, "s3://bucket")
     store.refusal = (403, "AccessDenied")
     with pytest.raises(PermissionDeniedError) as raised:
@@ -253,7 +253,7 @@ def test_a_store_that_refuses(store: Store, tmp_path: Path) -> None:
     assert "could not be taken back" in raised.value.__notes__[0]
 
 
-def test_a_table_in_a_store(store: Store, tmp_path: Path) -> None:
+def test_a_table_in_a_store(store: FakeStore, tmp_path: Path) -> None:
     namespace = FolderNamespace(tmp_path, store.options, "s3://bucket")
     namespace.create_table(CreateTableRequest(id=T), stream(rows(3)))
     namespace.insert_into_table(InsertIntoTableRequest(id=T), stream(rows(3, 3)))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableColumnNotFoundError
 
-from bench.recall import Case
+from bench.recall import RecallCase
 from lancehouse.lake import scans
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import split_fragments
@@ -37,7 +37,7 @@ def table(tmp_path: Path) -> TableRef:
     return TableRef(str(tmp_path / "t"))
 
 
-def compared(table: TableRef, search: VectorSearch, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
+def search_by_parts(table: TableRef, search: VectorSearch, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
     dataset = table.open()
     parts = split_fragments(dataset, 3, split=search.filter is None)
@@ -50,13 +50,13 @@ def compared(table: TableRef, search: VectorSearch, monkeypatch: pytest.MonkeyPa
 def test_in_pieces_as_in_one(table: TableRef, monkeypatch: pytest.MonkeyPatch, metric: str, filter: str | None) -> None:
     query: dict[str, Any] = {"column": "v", "q": list(VECTOR), "k": 9, "metric": metric}
     whole = table.open().scanner(columns=["id", DISTANCE], nearest=query, filter=filter, prefilter=True).to_table()
-    found = compared(table, VectorSearch(VECTOR, 9, "v", filter, ("id",), metric), monkeypatch)
+    found = search_by_parts(table, VectorSearch(VECTOR, 9, "v", filter, ("id",), metric), monkeypatch)
     assert found.column("id").to_pylist() == whole.column("id").to_pylist()
     np.testing.assert_allclose(found.column(DISTANCE), whole.column(DISTANCE), rtol=1e-4, atol=1e-5)
 
 
 def test_more_is_wanted_than_there_is(table: TableRef, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compared(table, VectorSearch(VECTOR, 5000, "v"), monkeypatch).num_rows == 2999
+    assert search_by_parts(table, VectorSearch(VECTOR, 5000, "v"), monkeypatch).num_rows == 2999
 
 
 def test_by_index(table: TableRef) -> None:
@@ -71,11 +71,11 @@ def test_by_index(table: TableRef) -> None:
     assert found.column("id").to_pylist() == exact.column("id").to_pylist()
 
 
-CLUSTERED = Case(rows=10_000, clusters=20, queries=30)
+CLUSTERED = RecallCase(rows=10_000, clusters=20, queries=30)
 
 
 @pytest.fixture(scope="module")
-def clustered(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, lance.LanceDataset]:
+def clustered_table(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, lance.LanceDataset]:
     """Vectors that a quantized index cannot tell apart by their codes alone."""
     place = str(tmp_path_factory.mktemp("clustered") / "t.lance")
     return TableRef(place), CLUSTERED.write(place)
@@ -93,11 +93,11 @@ def recall(clustered: tuple[TableRef, lance.LanceDataset], effort: SearchEffort)
     return CLUSTERED.recall(search)
 
 
-def test_recall_of_a_quantized_index(clustered: tuple[TableRef, lance.LanceDataset]) -> None:
-    assert find_index_kind(clustered[1], "emb") == "IVF_PQ"
-    assert recall(clustered, SearchEffort()) >= 0.9
-    assert recall(clustered, SearchEffort(nprobes=1, refine_factor=1)) < 0.7
-    assert recall(clustered, SearchEffort(nprobes=64, refine_factor=100)) == 1.0
+def test_recall_of_a_quantized_index(clustered_table: tuple[TableRef, lance.LanceDataset]) -> None:
+    assert find_index_kind(clustered_table[1], "emb") == "IVF_PQ"
+    assert recall(clustered_table, SearchEffort()) >= 0.9
+    assert recall(clustered_table, SearchEffort(nprobes=1, refine_factor=1)) < 0.7
+    assert recall(clustered_table, SearchEffort(nprobes=64, refine_factor=100)) == 1.0
 
 
 def test_recall_of_a_graph(table: TableRef) -> None:
@@ -111,9 +111,9 @@ def test_recall_of_a_graph(table: TableRef) -> None:
         assert len({*found.search_index(table, dataset).column("id").to_pylist()} & {*nearest_ids}) >= 8, effort
 
 
-def test_ef_of_an_index_without_a_graph(clustered: tuple[TableRef, lance.LanceDataset]) -> None:
+def test_ef_of_an_index_without_a_graph(clustered_table: tuple[TableRef, lance.LanceDataset]) -> None:
     with pytest.raises(InvalidInputError, match="ef is for an HNSW index, and that of emb is IVF_PQ"):
-        recall(clustered, SearchEffort(ef=500))
+        recall(clustered_table, SearchEffort(ef=500))
 
 
 def test_the_column(table: TableRef) -> None:

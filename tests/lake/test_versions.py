@@ -36,7 +36,7 @@ from lance_namespace import (
 from lancehouse.lake.versions import to_millis
 from lancehouse.paging import encode_token
 from tests.lake.folder import FolderNamespace, rows, stream
-from tests.lake.store import Store
+from tests.lake.store import FakeStore
 
 Both = tuple[LanceNamespace, list[str]]
 
@@ -57,16 +57,16 @@ def ours_with_history(ours: FolderNamespace, table: list[str]) -> FolderNamespac
     return ours
 
 
-def listed(namespace: LanceNamespace, table: list[str], **more: Any) -> list[int]:
+def list_versions(namespace: LanceNamespace, table: list[str], **more: Any) -> list[int]:
     found = namespace.list_table_versions(ListTableVersionsRequest(id=table, **more))
     return [version.version for version in found.versions]
 
 
 def test_list(history: Both) -> None:
     namespace, table = history
-    assert listed(namespace, table) == [1, 2, 3, 4, 5]
-    assert listed(namespace, table, descending=True, limit=2) == [5, 4]
-    assert listed(namespace, table, limit=0) == []
+    assert list_versions(namespace, table) == [1, 2, 3, 4, 5]
+    assert list_versions(namespace, table, descending=True, limit=2) == [5, 4]
+    assert list_versions(namespace, table, limit=0) == []
 
 
 def test_what_is_listed_is_there(history: Both) -> None:
@@ -82,20 +82,20 @@ def test_what_is_listed_is_there(history: Both) -> None:
 def test_pages(ours_with_history: FolderNamespace, table: list[str]) -> None:
     first = ours_with_history.list_table_versions(ListTableVersionsRequest(id=table, limit=2))
     assert first.page_token is not None
-    assert listed(ours_with_history, table, limit=2, page_token=first.page_token) == [3, 4]
-    assert listed(ours_with_history, table, descending=True, page_token=encode_token(3)) == [2, 1]
+    assert list_versions(ours_with_history, table, limit=2, page_token=first.page_token) == [3, 4]
+    assert list_versions(ours_with_history, table, descending=True, page_token=encode_token(3)) == [2, 1]
     last = ours_with_history.list_table_versions(
         ListTableVersionsRequest(id=table, limit=2, page_token=encode_token(4))
     )
     assert ([each.version for each in last.versions], last.page_token) == ([5], None)
     with pytest.raises(InvalidInputError):
-        listed(ours_with_history, table, page_token="zz")
+        list_versions(ours_with_history, table, page_token="zz")
 
 
 def test_names_of_the_first_scheme(ours: FolderNamespace, tmp_path: Path) -> None:
     lance.write_dataset(rows(3), str(tmp_path / "t"), enable_v2_manifest_paths=False).delete("id = 1")
     (tmp_path / "t.json").write_text(f'{{"location": "{tmp_path / "t"}"}}')
-    assert listed(ours, ["t"]) == [1, 2]
+    assert list_versions(ours, ["t"]) == [1, 2]
     described = ours.describe_table_version(DescribeTableVersionRequest(id=["t"], version=1))
     assert described.version.manifest_path.endswith("/_versions/1.manifest")
 
@@ -124,8 +124,8 @@ def test_a_branch_has_its_own(ours: FolderNamespace, table: list[str], tmp_path:
     ours.create_table_branch(CreateTableBranchRequest(id=table, name="a/b", from_version=1))
     ours.delete_from_table(DeleteFromTableRequest(id=table, branch="a/b", predicate="id < 9"))
     ours.delete_from_table(DeleteFromTableRequest(id=table, branch="a/b", predicate="id < 10"))
-    assert (listed(ours, table), listed(ours, table, branch="main")) == ([1, 2], [1, 2])
-    assert listed(ours, table, branch="a/b") == [1, 2, 3]
+    assert (list_versions(ours, table), list_versions(ours, table, branch="main")) == ([1, 2], [1, 2])
+    assert list_versions(ours, table, branch="a/b") == [1, 2, 3]
     described = ours.describe_table_version(DescribeTableVersionRequest(id=table, branch="a/b")).version
     assert Path("/", described.manifest_path).is_file()
     assert "/tree/a/b/_versions/" in described.manifest_path
@@ -133,10 +133,10 @@ def test_a_branch_has_its_own(ours: FolderNamespace, table: list[str], tmp_path:
     assert ours.count_table_rows(CountTableRowsRequest(id=table, branch="a/b")).count == 291
     assert ours.count_table_rows(CountTableRowsRequest(id=table)).count == 299
     assert delete(ours, table, (2, 4), branch="a/b") == 2
-    assert (listed(ours, table, branch="a/b"), listed(ours, table)) == ([1, 4], [1, 2])
+    assert (list_versions(ours, table, branch="a/b"), list_versions(ours, table)) == ([1, 4], [1, 2])
 
 
-def test_in_a_store(store: Store, tmp_path: Path) -> None:
+def test_in_a_store(store: FakeStore, tmp_path: Path) -> None:
     namespace = FolderNamespace(tmp_path, store.options, "s3://bucket/a b")
     namespace.create_table(CreateTableRequest(id=["t"]), stream(rows(3)))
     namespace.insert_into_table(InsertIntoTableRequest(id=["t"]), stream(rows(3, 3)))
@@ -150,7 +150,7 @@ def test_restore(history: Both) -> None:
     namespace, table = history
     assert namespace.restore_table(RestoreTableRequest(id=table, version=2)).transaction_id
     assert namespace.count_table_rows(CountTableRowsRequest(id=table)).count == 299
-    assert listed(namespace, table) == [1, 2, 3, 4, 5, 6]
+    assert list_versions(namespace, table) == [1, 2, 3, 4, 5, 6]
 
 
 def delete(namespace: LanceNamespace, table: list[str], *ranges: tuple[int, int], **at: Any) -> int | None:
@@ -174,7 +174,7 @@ def test_delete(
     ours_with_history: FolderNamespace, table: list[str], ranges: list[tuple[int, int]], left: list[int]
 ) -> None:
     assert delete(ours_with_history, table, *ranges) == 5 - len(left)
-    assert listed(ours_with_history, table) == left
+    assert list_versions(ours_with_history, table) == left
     assert ours_with_history.count_table_rows(CountTableRowsRequest(id=table)).count == 296
 
 
@@ -182,29 +182,29 @@ def test_delete(
 def test_the_current_version_stays(ours_with_history: FolderNamespace, table: list[str], span: tuple[int, int]) -> None:
     with pytest.raises(InvalidInputError, match="current"):
         delete(ours_with_history, table, span)
-    assert listed(ours_with_history, table) == [1, 2, 3, 4, 5]
+    assert list_versions(ours_with_history, table) == [1, 2, 3, 4, 5]
 
 
 def test_tagged_versions_stay(ours_with_history: FolderNamespace, table: list[str]) -> None:
     ours_with_history.create_table_tag(CreateTableTagRequest(id=table, tag="kept", version=2))
     with pytest.raises(InvalidInputError, match="kept"):
         delete(ours_with_history, table, (1, 4))
-    assert listed(ours_with_history, table) == [1, 2, 3, 4, 5]
+    assert list_versions(ours_with_history, table) == [1, 2, 3, 4, 5]
 
 
 def test_data_that_a_branch_needs_stays(ours_with_history: FolderNamespace, table: list[str]) -> None:
     ours_with_history.create_table_branch(CreateTableBranchRequest(id=table, name="side", from_version=2))
     ours_with_history.insert_into_table(InsertIntoTableRequest(id=table, mode="overwrite"), stream(rows(1)))
     deleted = delete(ours_with_history, table, (1, 6))
-    assert deleted == 6 - len(listed(ours_with_history, table)), listed(ours_with_history, table)
+    assert deleted == 6 - len(list_versions(ours_with_history, table)), list_versions(ours_with_history, table)
     request = CountTableRowsRequest(id=table, branch="side", predicate="s like 'word%'")
     assert ours_with_history.count_table_rows(request).count == 299
 
 
 REFUSED: list[tuple[Callable[[FolderNamespace, list[str]], object], type[Exception]]] = [
-    (lambda n, t: listed(n, ["none"]), TableNotFoundError),
-    (lambda n, t: listed(n, t, branch="none"), TableBranchNotFoundError),
-    (lambda n, t: listed(n, t, limit=-1), InvalidInputError),
+    (lambda n, t: list_versions(n, ["none"]), TableNotFoundError),
+    (lambda n, t: list_versions(n, t, branch="none"), TableBranchNotFoundError),
+    (lambda n, t: list_versions(n, t, limit=-1), InvalidInputError),
     (
         lambda n, t: n.describe_table_version(DescribeTableVersionRequest(id=t, version=99)),
         TableVersionNotFoundError,

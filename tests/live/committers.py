@@ -22,7 +22,7 @@ Gone = (HTTPException, OSError)
 """What a client sees of a server that was killed."""
 
 
-class Client:
+class CommitClient:
     """One connection to a server and what was learnt over it; not for several threads."""
 
     def __init__(self, tables: str, name: str) -> None:
@@ -71,7 +71,7 @@ class Client:
 
     def advance(self, table: str) -> None:
         """Move a table one version on, however often somebody is faster."""
-        while not self.swap(table, expected := self._expected(table)):
+        while not self.swap(table, expected := self._expected_version(table)):
             del self._known[table]
         self._known[table] = (expected or 0) + 1
 
@@ -103,7 +103,7 @@ class Client:
         self._connection.request(method, self._path + path, content, sent)
         return self._connection.getresponse()
 
-    def _expected(self, table: str) -> int | None:
+    def _expected_version(self, table: str) -> int | None:
         if table not in self._known:
             self._known[table] = self.current(table)
         return self._known[table]
@@ -138,7 +138,7 @@ class Account:
     """Who tried to make a version and was told nothing."""
     conflicts: int = 0
 
-    def add(self, clients: Iterable[Client]) -> None:
+    def add(self, clients: Iterable[CommitClient]) -> None:
         """Take over their accounts; no version may be acknowledged twice."""
         for client in clients:
             for made in client.acknowledged:
@@ -163,7 +163,7 @@ class Account:
         return len(versions)
 
 
-def race(tables: Sequence[str], clients: Sequence[Client], commits: int) -> None:
+def race(tables: Sequence[str], clients: Sequence[CommitClient], commits: int) -> None:
     """All clients at once, each on one of the tables, until each has made that many versions or the server is gone."""
 
     def work(number: int) -> None:

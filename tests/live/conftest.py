@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from lance_namespace import CreateNamespaceRequest, LanceNamespace
+from lance_namespace import LanceNamespace
 
-from tests.live.catalogs import CATALOGS, Catalog, Shared, opened
+from tests.catalogs import CATALOGS, LiveCatalog, Shared, open_catalog
 from tests.live.gateways import start_gateway
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.polaris import Polaris
@@ -19,13 +18,13 @@ from tests.servers.unity import Unity
 
 
 @pytest.fixture(scope="session")
-def shared(reference_server: Reference, served: Served) -> Shared:
+def shared_servers(reference_server: Reference, lancehouse_server: Served) -> Shared:
     """The servers that are started once."""
-    return Shared(reference_server, served)
+    return Shared(reference_server, lancehouse_server)
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for the tests of one file, where no other breaks a table that a list would meet."""
     with start_lancehouse(tmp_path_factory.mktemp("untouched")) as server:
         yield server
@@ -51,24 +50,22 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, reference_server: Referenc
 
 
 @pytest.fixture(params=CATALOGS)
-def catalog(request: pytest.FixtureRequest, shared: Shared, tmp_path: Path) -> Iterator[Catalog]:
+def catalog(request: pytest.FixtureRequest, shared_servers: Shared, tmp_path: Path) -> Iterator[LiveCatalog]:
     """Every client on every server that it can talk to."""
-    with opened(request.param, shared, tmp_path / "dätä of 100 %") as server:
+    with open_catalog(request.param, shared_servers, tmp_path / "dätä of 100 %") as server:
         yield server
 
 
 @pytest.fixture
-def namespace(catalog: Catalog) -> LanceNamespace:
+def namespace(catalog: LiveCatalog) -> LanceNamespace:
     """A client of the catalog."""
     return catalog.connect()
 
 
 @pytest.fixture
-def home(catalog: Catalog, namespace: LanceNamespace) -> list[str]:
+def home(catalog: LiveCatalog) -> list[str]:
     """An empty namespace in the catalog that no other test has."""
-    levels = [*catalog.parent, f"db_{uuid4().hex[:8]}"]
-    namespace.create_namespace(CreateNamespaceRequest(id=levels))
-    return levels
+    return catalog.create_namespace().levels
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ HARMLESS = "ReserveFragments"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RecordedOperation:
     """What somebody did to a table, and what came of it. As long as nothing is known, that is unknown."""
 
     id: str
@@ -87,10 +87,10 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class TableHistory:
     """What was done to a table, and the table after it."""
 
-    operations: Sequence[Operation]
+    operations: Sequence[RecordedOperation]
     versions: Mapping[int, Made]
     rows: tuple[Row, ...]
 
@@ -126,14 +126,14 @@ class Notes:
         os.write(self._file, f"{json.dumps({'id': operation, **note})}\n".encode())
 
 
-def read_notes(folder: Path) -> list[Operation]:
+def read_notes(folder: Path) -> list[RecordedOperation]:
     """All operations that processes noted in a folder."""
-    found: dict[str, Operation] = {}
+    found: dict[str, RecordedOperation] = {}
     for file in sorted(folder.glob("*.jsonl")):
         for note in _lines(file):
             was = found.get(note["id"])
             if was is None:
-                found[note["id"]] = Operation(**note)
+                found[note["id"]] = RecordedOperation(**note)
             elif "offered" in note:
                 offered, staged = was.offered | {note["offered"]}, was.staged | {note["staged"]}
                 found[was.id] = replace(was, offered=offered, staged=staged)
@@ -154,7 +154,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def violations(history: History) -> list[str]:
+def violations(history: TableHistory) -> list[str]:
     """Everything about a history that no correct table does; nothing for a linearizable one."""
     makers = _makers(history)
     return [
@@ -165,7 +165,7 @@ def violations(history: History) -> list[str]:
     ]
 
 
-def _makers(history: History) -> dict[int, Operation]:
+def _makers(history: TableHistory) -> dict[int, RecordedOperation]:
     """Who made each version, as far as somebody did."""
     by_transaction = {transaction: each for each in history.operations for transaction in each.offered}
     return {
@@ -175,7 +175,7 @@ def _makers(history: History) -> dict[int, Operation]:
     }
 
 
-def _order(history: History, makers: Mapping[int, Operation]) -> Iterator[str]:
+def _order(history: TableHistory, makers: Mapping[int, RecordedOperation]) -> Iterator[str]:
     """Versions without a gap, each made by one operation."""
     if missing := set(range(1, max(history.versions, default=0) + 1)) - set(history.versions):
         yield f"there is no version {', '.join(map(str, sorted(missing)))}"
@@ -189,7 +189,7 @@ def _order(history: History, makers: Mapping[int, Operation]) -> Iterator[str]:
             yield f"{maker} was done {count} times"
 
 
-def _promises(history: History, makers: Mapping[int, Operation]) -> Iterator[str]:
+def _promises(history: TableHistory, makers: Mapping[int, RecordedOperation]) -> Iterator[str]:
     """Who was told that it made a version did, and who was refused did not."""
     made: dict[str, list[int]] = {}
     for version, maker in makers.items():
@@ -206,14 +206,14 @@ def _promises(history: History, makers: Mapping[int, Operation]) -> Iterator[str
             yield f"{each.id} ({each.kind}) was told that it made version {each.version}, and made {versions or 'none'}"
 
 
-def _was_idle(operation: Operation, made: Sequence[int]) -> bool:
+def _was_idle(operation: RecordedOperation, made: Sequence[int]) -> bool:
     """A compaction that found nothing to do."""
     return operation.kind == COMPACT and not made
 
 
-def _states(history: History, makers: Mapping[int, Operation]) -> Iterator[str]:
+def _states(history: TableHistory, makers: Mapping[int, RecordedOperation]) -> Iterator[str]:
     """Reads see what a replay of all operations gives."""
-    reads: dict[int, list[Operation]] = {}
+    reads: dict[int, list[RecordedOperation]] = {}
     for each in history.operations:
         if each.is_read and each.outcome == ACKNOWLEDGED and each.version is not None:
             reads.setdefault(each.version, []).append(each)
@@ -275,7 +275,7 @@ class Moment:
     made: bool
 
 
-def _moments(history: History, makers: Mapping[int, Operation]) -> Iterator[Moment]:
+def _moments(history: TableHistory, makers: Mapping[int, RecordedOperation]) -> Iterator[Moment]:
     for version, maker in makers.items():
         end = maker.end if maker.outcome == ACKNOWLEDGED else None
         yield Moment(f"{maker.id} ({maker.kind})", maker.start, end, version, made=True)
@@ -303,7 +303,7 @@ def against_the_clock(moments: Iterable[Moment]) -> Iterator[str]:
             heapq.heappush(waiting, (each.end, each.version, each.name))
 
 
-def torn(tables: Mapping[str, History]) -> list[str]:
+def torn(tables: Mapping[str, TableHistory]) -> list[str]:
     """Everything that shows a transaction over several tables half done, where nothing else writes to them.
 
     Each transaction makes one version of each table, so that their versions count the same thing: how many

@@ -34,22 +34,22 @@ from lancehouse.clients.iceberg import IcebergNamespace
 from lancehouse.clients.managed_versions import SYNC_EVERY
 from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.manifests import ManifestStore
+from tests.catalogs import ICEBERG, LiveCatalog, open_catalog
 from tests.live import writers
-from tests.live.catalogs import ICEBERG, Catalog, opened
 from tests.live.histories import (
     ACKNOWLEDGED,
     COMPACT,
     REFUSED,
     UNKNOWN,
-    History,
     Made,
-    Operation,
+    RecordedOperation,
+    TableHistory,
     read_faults,
     read_notes,
     torn,
     violations,
 )
-from tests.live.test_conformance import given
+from tests.live.test_conformance import parse_variable
 from tests.live.writers import (
     ACCEPTED,
     ANYWHERE,
@@ -63,15 +63,25 @@ from tests.live.writers import (
     WEIGHTS,
     Crew,
     Id,
+    TableWriter,
     Work,
-    Writer,
     add_to_all,
     rows_of,
     run,
     stream_of,
     table_of,
 )
-from tests.servers.faults import ALWAYS, Fault, FaultProxy, Forward, canned, lost_answer, reset, slow, truncated
+from tests.servers.faults import (
+    ALWAYS,
+    Fault,
+    FaultProxy,
+    Forward,
+    answer_always,
+    lost_answer,
+    reset,
+    slow,
+    truncate_answer,
+)
 from tests.servers.lancehouse import start_lancehouse
 from tests.servers.loopback import Answer, Request
 from tests.servers.postgres import new_database
@@ -88,10 +98,10 @@ LAST_VERSION = (1 << 64) - 1
 """Lance names the manifest of version n after how far it is from this one."""
 
 
-class Table:
+class ManagedTable:
     """A table with three rows whose versions the catalog manages, and notes of what is done to it."""
 
-    def __init__(self, catalog: Catalog, folder: Path, name: str = "t") -> None:
+    def __init__(self, catalog: LiveCatalog, folder: Path, name: str = "t") -> None:
         self.catalog = catalog
         self.notes = folder / f"notes of {name}"
         self.notes.mkdir(parents=True)
@@ -100,10 +110,10 @@ class Table:
         catalog.connect().create_namespace(CreateNamespaceRequest(id=[*catalog.parent, level]))
 
     @classmethod
-    def created(cls, catalog: Catalog, folder: Path, name: str = "t") -> Self:
+    def create(cls, catalog: LiveCatalog, folder: Path, name: str = "t") -> Self:
         """One that is there."""
         table = cls(catalog, folder, name)
-        assert Writer(table.work(0)).create() == ACKNOWLEDGED
+        assert TableWriter(table.work(0)).create() == ACKNOWLEDGED
         return table
 
     @property
@@ -144,12 +154,12 @@ class Table:
         """The versions that storage has."""
         return {LAST_VERSION - int(file.stem) for file in (self.location / "_versions").glob("*.manifest")}
 
-    def staged(self) -> set[str]:
+    def staged_manifests(self) -> set[str]:
         """What lies there and is no version."""
         files = [*self.location.rglob("*.manifest-*"), *self.location.glob("_staging/**/*.manifest")]
         return {file.relative_to(self.location).as_posix() for file in files}
 
-    def history(self, *others: Operation) -> History:
+    def history(self, *others: RecordedOperation) -> TableHistory:
         """What was done to it, and what it is now: the same, whatever way one looks at it."""
         now = self.open()
         versions, rows, plain = self.snapshots(), rows_of(now), self.plain()
@@ -158,7 +168,7 @@ class Table:
         assert self.manifests() == set(versions)
         told = {version: plain.read_transaction(version).uuid for version in versions}
         assert told == {version: made.transaction for version, made in versions.items()}
-        return History([*read_notes(self.notes), *others], versions, rows)
+        return TableHistory([*read_notes(self.notes), *others], versions, rows)
 
 
 @pytest.fixture
@@ -167,28 +177,28 @@ def seconds(soak: bool) -> float:
     return 60 if soak else 10
 
 
-def on_shared(name: str) -> Callable[[pytest.FixtureRequest, Path], Iterator[Catalog]]:
-    def start(request: pytest.FixtureRequest, folder: Path) -> Iterator[Catalog]:
-        with opened(name, request.getfixturevalue("shared"), folder / "dätä of 100 %") as catalog:
+def on_shared(name: str) -> Callable[[pytest.FixtureRequest, Path], Iterator[LiveCatalog]]:
+    def start(request: pytest.FixtureRequest, folder: Path) -> Iterator[LiveCatalog]:
+        with open_catalog(name, request.getfixturevalue("shared_servers"), folder / "dätä of 100 %") as catalog:
             yield catalog
 
     return start
 
 
-def on_postgres(request: pytest.FixtureRequest, folder: Path) -> Iterator[Catalog]:
+def on_postgres(request: pytest.FixtureRequest, folder: Path) -> Iterator[LiveCatalog]:
     with start_lancehouse(folder / "served", db=new_database(request.getfixturevalue("postgres"))) as server:
-        yield Catalog("postgres", ICEBERG, {"endpoint": server.iceberg}, (server.warehouse,))
+        yield LiveCatalog("postgres", ICEBERG, {"endpoint": server.iceberg}, (server.warehouse,))
 
 
 def on_live(
     variable: str, path: str = "", **defaults: str
-) -> Callable[[pytest.FixtureRequest, Path], Iterator[Catalog]]:
-    def start(_: pytest.FixtureRequest, folder: Path) -> Iterator[Catalog]:
+) -> Callable[[pytest.FixtureRequest, Path], Iterator[LiveCatalog]]:
+    def start(_: pytest.FixtureRequest, folder: Path) -> Iterator[LiveCatalog]:
         if not os.environ.get(variable):
             pytest.skip(f"no live server: set {variable} to its properties, such as endpoint=…,parent=…")
-        properties, parent, location = given(os.environ[variable])
+        properties, parent, location = parse_variable(os.environ[variable])
         where = {"endpoint": properties["endpoint"] + path, **({"root": location} if location else {})}
-        yield Catalog(variable, ICEBERG, {**defaults, **properties, **where}, parent)
+        yield LiveCatalog(variable, ICEBERG, {**defaults, **properties, **where}, parent)
 
     return start
 
@@ -203,34 +213,34 @@ SERVERS = {
 
 
 @pytest.fixture
-def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LiveCatalog]:
     """A server by its name here, by default ours."""
     yield from SERVERS[getattr(request, "param", "sqlite")](request, tmp_path)
 
 
 @pytest.fixture
-def table(catalog: Catalog, tmp_path: Path) -> Table:
+def table(catalog: LiveCatalog, tmp_path: Path) -> ManagedTable:
     """A new one."""
-    return Table.created(catalog, tmp_path)
+    return ManagedTable.create(catalog, tmp_path)
 
 
 def on(*servers: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("catalog", servers, indirect=True)
 
 
-def kinds(history: History, outcome: str) -> set[str]:
+def kinds(history: TableHistory, outcome: str) -> set[str]:
     """What ended so."""
     return {each.kind for each in history.operations if each.outcome == outcome}
 
 
-def check_work(history: History) -> None:
+def check_work(history: TableHistory) -> None:
     """Enough was done: all kinds of operations, and all succeeded but for compactions, which Lance does not repeat when
     they were overtaken."""
     assert {each.kind for each in history.operations} >= set(WEIGHTS)
     assert kinds(history, ACKNOWLEDGED) >= set(WEIGHTS) - {COMPACT}
 
 
-def unreasonable(history: History) -> list[str]:
+def unreasonable(history: TableHistory) -> list[str]:
     """What was refused for another reason than that others were faster."""
     return [each.error for each in history.operations if each.outcome == REFUSED and not OVERTAKEN.search(each.error)]
 
@@ -240,11 +250,11 @@ def unreasonable(history: History) -> list[str]:
 
 @on(*SERVERS)
 @pytest.mark.timeout(600)
-def test_many_writers(table: Table, seconds: float) -> None:
+def test_many_writers(table: ManagedTable, seconds: float) -> None:
     assert run(writers.write, *(table.work(number + 1, seconds=seconds) for number in range(WRITERS))) == [0] * WRITERS
     history = table.history()
     assert violations(history) == []
-    assert table.staged() == set()
+    assert table.staged_manifests() == set()
     check_work(history)
     assert unreasonable(history) == []
     assert kinds(history, UNKNOWN) == set()
@@ -255,7 +265,7 @@ def test_many_writers(table: Table, seconds: float) -> None:
 
 @on("sqlite", "reference")
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_in_a_commit(table: Table, point: str) -> None:
+def test_killed_in_a_commit(table: ManagedTable, point: str) -> None:
     assert run(writers.append, table.work(1, dies_at=point)) == [BY_POINT]
     assert table.plain().version == (2 if point == LINKED else 1)
     assert run(writers.visit, table.work(2)) == [0]
@@ -264,12 +274,12 @@ def test_killed_in_a_commit(table: Table, point: str) -> None:
     [killed] = (each for each in history.operations if each.outcome == UNKNOWN)
     transactions = {made.transaction for made in history.versions.values()}
     assert bool(killed.offered & transactions) == (point != STAGED)
-    assert table.staged() == (killed.staged if point == STAGED else set())
+    assert table.staged_manifests() == (killed.staged if point == STAGED else set())
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_in_the_first_commit(catalog: Catalog, tmp_path: Path, point: str) -> None:
-    table = Table(catalog, tmp_path)
+def test_killed_in_the_first_commit(catalog: LiveCatalog, tmp_path: Path, point: str) -> None:
+    table = ManagedTable(catalog, tmp_path)
     assert run(writers.create, table.work(0, dies_at=point)) == [BY_POINT]
     assert run(writers.append, table.work(1)) == [0]
     history = table.history()
@@ -278,16 +288,16 @@ def test_killed_in_the_first_commit(catalog: Catalog, tmp_path: Path, point: str
     assert kinds(history, REFUSED) == set()
 
 
-def by_reading(table: Table, held: lance.LanceDataset) -> None:
+def by_reading(table: ManagedTable, held: lance.LanceDataset) -> None:
     assert table.open().version == 2
 
 
-def by_looking_for_news(table: Table, held: lance.LanceDataset) -> None:
+def by_looking_for_news(table: ManagedTable, held: lance.LanceDataset) -> None:
     held.checkout_latest()
     assert held.version == 2
 
 
-def by_committing_without_news(table: Table, held: lance.LanceDataset) -> None:
+def by_committing_without_news(table: ManagedTable, held: lance.LanceDataset) -> None:
     held.delete("id = 0")
     assert held.version == 3
 
@@ -295,34 +305,36 @@ def by_committing_without_news(table: Table, held: lance.LanceDataset) -> None:
 @pytest.mark.parametrize("point", [ACCEPTED, UNFINISHED, LINKED])
 @pytest.mark.parametrize("comes", [by_reading, by_looking_for_news, by_committing_without_news])
 def test_whoever_comes_next_finishes_it(
-    table: Table, point: str, comes: Callable[[Table, lance.LanceDataset], None]
+    table: ManagedTable, point: str, comes: Callable[[ManagedTable, lance.LanceDataset], None]
 ) -> None:
     held = table.open()
     assert run(writers.append, table.work(1, dies_at=point)) == [BY_POINT]
     comes(table, held)
     assert table.manifests() >= {1, 2}
-    assert table.staged() == set() or point == LINKED  # there, another name of a file that is in its place does no harm
+    assert (
+        table.staged_manifests() == set() or point == LINKED
+    )  # there, another name of a file that is in its place does no harm
     assert rows_of(table.plain()) == rows_of(table.open())
 
 
 @on("sqlite", pytest.param("reference", marks=pytest.mark.soak), pytest.param("postgres", marks=pytest.mark.soak))
 @pytest.mark.timeout(600)
-def test_many_writers_that_die(table: Table, seconds: float) -> None:
+def test_many_writers_that_die(table: ManagedTable, seconds: float) -> None:
     numbers, points, seconds = count(1), cycle([*POINTS, ANYWHERE]), seconds * 0.8
 
-    def doomed(seconds: float, dies_after_s: float) -> Work:
+    def doomed_work(seconds: float, dies_after_s: float) -> Work:
         return table.work(next(numbers), seconds=seconds, dies_at=next(points), dies_after_s=dies_after_s)
 
     with Crew() as crew:
         for place in range(1, WRITERS + 1):
-            crew.start(writers.write, doomed(seconds, place * EVERY_S))
+            crew.start(writers.write, doomed_work(seconds, place * EVERY_S))
         crew.go()
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
             alive = [process.sentinel for process in crew.processes if process.exitcode is None]
             wait(alive, left)
             for _ in range(WRITERS - sum(process.exitcode is None for process in crew.processes)):
-                crew.start(writers.write, doomed(max(0, end - monotonic()), WRITERS * EVERY_S))
+                crew.start(writers.write, doomed_work(max(0, end - monotonic()), WRITERS * EVERY_S))
         ends = crew.ends()
     assert set(ends) == {0, BY_POINT, BY_CLOCK}
     assert set(read_faults(table.notes).values()) == set(POINTS)
@@ -332,7 +344,7 @@ def test_many_writers_that_die(table: Table, seconds: float) -> None:
     assert unreasonable(history) == []
     died = [each for each in history.operations if each.outcome == UNKNOWN]
     assert len(died) <= len(ends) - ends.count(0)
-    assert table.staged() <= {file for each in died for file in each.staged}
+    assert table.staged_manifests() <= {file for each in died for file in each.staged}
 
 
 # Bad days of the network
@@ -353,20 +365,20 @@ def made_but(status: int) -> Fault:
 
     def fault(request: Request, forward: Forward) -> Answer:
         forward(request)
-        return canned(status)(request, forward)
+        return answer_always(status)(request, forward)
 
     return fault
 
 
 BEFORE: Mapping[str, Fault] = {
-    **{str(status): canned(status) for status in (500, 502, 504, 503, 429)},
+    **{str(status): answer_always(status) for status in (500, 502, 504, 503, 429)},
     "reset": reset,
 }
 """The server never sees the request."""
 AFTER: Mapping[str, Fault] = {
     **{f"made, but {status}": made_but(status) for status in (500, 502, 504)},
     "lost answer": lost_answer,
-    "half an answer": truncated(),
+    "half an answer": truncate_answer(),
     "slow": slow(0.2),
     "too slow": slow(READ_TIMEOUT_S + 0.2),
 }
@@ -385,39 +397,41 @@ WAYS = pytest.mark.parametrize("way", [PYLANCE, REQUEST], ids=["pylance", "reque
 
 
 @pytest.fixture
-def proxy(catalog: Catalog, faults: Callable[[str], FaultProxy]) -> FaultProxy:
+def proxy(catalog: LiveCatalog, faults: Callable[[str], FaultProxy]) -> FaultProxy:
     """In front of the catalog."""
     return faults(catalog.properties["endpoint"])
 
 
-def spoil(proxy: FaultProxy, table: Table, fault: Fault, *, method: str = "POST", times: int = 1) -> None:
+def spoil(proxy: FaultProxy, table: ManagedTable, fault: Fault, *, method: str = "POST", times: int = 1) -> None:
     """Spoil commits of the table, or looks at it."""
     proxy.add(fault, method=method, path=rf"/tables/{table.id[-1]}($|\?)", times=times)
 
 
 @WAYS
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_survived(table: Table, proxy: FaultProxy, fault: str, way: int) -> None:
+def test_a_fault_is_survived(table: ManagedTable, proxy: FaultProxy, fault: str, way: int) -> None:
     spoil(proxy, table, FAULTS[fault])
-    assert Writer(table.work(1, through=proxy.uri, **PATIENCE.get(fault, {}))).append(way) == ACKNOWLEDGED
+    assert TableWriter(table.work(1, through=proxy.uri, **PATIENCE.get(fault, {}))).append(way) == ACKNOWLEDGED
     history = table.history()
     assert violations(history) == []
     assert len(history.versions) == 2
-    assert table.staged() == set()
+    assert table.staged_manifests() == set()
 
 
 @pytest.mark.parametrize("fault", AFTER)
-def test_what_was_made_is_not_sent_again(table: Table, proxy: FaultProxy, fault: str) -> None:
+def test_what_was_made_is_not_sent_again(table: ManagedTable, proxy: FaultProxy, fault: str) -> None:
     spoil(proxy, table, FAULTS[fault])
-    assert Writer(table.work(1, through=proxy.uri, **PATIENCE.get(fault, {}))).append() == ACKNOWLEDGED
+    assert TableWriter(table.work(1, through=proxy.uri, **PATIENCE.get(fault, {}))).append() == ACKNOWLEDGED
     assert proxy.count("POST") == 1
 
 
-@pytest.mark.parametrize("fault", [canned(500), canned(502), canned(504), reset], ids=["500", "502", "504", "reset"])
+@pytest.mark.parametrize(
+    "fault", [answer_always(500), answer_always(502), answer_always(504), reset], ids=["500", "502", "504", "reset"]
+)
 @WAYS
-def test_unknown(table: Table, proxy: FaultProxy, fault: Fault, way: int) -> None:
+def test_unknown(table: ManagedTable, proxy: FaultProxy, fault: Fault, way: int) -> None:
     spoil(proxy, table, fault, times=ALWAYS)
-    writer = Writer(table.work(1, through=proxy.uri, max_retries="1"))
+    writer = TableWriter(table.work(1, through=proxy.uri, max_retries="1"))
     assert writer.append(way) == UNKNOWN
     assert run(writers.visit, table.work(2)) == [0]
     history = table.history()
@@ -426,11 +440,11 @@ def test_unknown(table: Table, proxy: FaultProxy, fault: Fault, way: int) -> Non
     assert unknown.error.startswith(kind)
     assert "Commit result for version 2 is unknown" in unknown.error
     assert violations(history) == []
-    assert table.staged() == unknown.staged  # it may still be on its way
+    assert table.staged_manifests() == unknown.staged  # it may still be on its way
 
 
-def test_the_code_of_unknown(table: Table, proxy: FaultProxy) -> None:
-    spoil(proxy, table, canned(500), times=ALWAYS)
+def test_the_code_of_unknown(table: ManagedTable, proxy: FaultProxy) -> None:
+    spoil(proxy, table, answer_always(500), times=ALWAYS)
     client = IcebergNamespace(**table.work(1, through=proxy.uri, max_retries="0").properties)
     with pytest.raises(lancehouse.CommitStateUnknownError) as raised:
         client.insert_into_table(InsertIntoTableRequest(id=list(table.id)), stream_of([(1, 1, 1)]))
@@ -441,22 +455,22 @@ def afterwards(proxy: FaultProxy, fault: Fault, times: int) -> Fault:
     """Spoil the first requests after a commit was tried."""
     left = times
 
-    def spoiled(request: Request, forward: Forward) -> Answer:
+    def spoil(request: Request, forward: Forward) -> Answer:
         nonlocal left
         if left == 0 or proxy.count("POST") == 0:
             return forward(request)
         left -= 1
         return fault(request, forward)
 
-    return spoiled
+    return spoil
 
 
 @WAYS
-def test_unknown_to_the_client_but_seen_by_lance(table: Table, proxy: FaultProxy, way: int) -> None:
+def test_unknown_to_the_client_but_seen_by_lance(table: ManagedTable, proxy: FaultProxy, way: int) -> None:
     """The client sends it twice and looks twice, in vain; then Lance looks itself and finds its commit."""
     spoil(proxy, table, made_but(500), times=ALWAYS)
-    spoil(proxy, table, afterwards(proxy, canned(500), 2), method="GET", times=ALWAYS)
-    assert Writer(table.work(1, through=proxy.uri, max_retries="1")).append(way) == ACKNOWLEDGED
+    spoil(proxy, table, afterwards(proxy, answer_always(500), 2), method="GET", times=ALWAYS)
+    assert TableWriter(table.work(1, through=proxy.uri, max_retries="1")).append(way) == ACKNOWLEDGED
     assert proxy.count("POST") == 2
     history = table.history()
     assert violations(history) == []
@@ -467,31 +481,33 @@ def test_unknown_to_the_client_but_seen_by_lance(table: Table, proxy: FaultProxy
 @pytest.mark.parametrize(
     ("status", "times"), [(401, 1), (403, 1), (404, 1), (403, ALWAYS)], ids=["401", "403", "404", "403 for good"]
 )
-def test_a_lost_answer_and_a_refused_look(table: Table, proxy: FaultProxy, status: int, times: int, way: int) -> None:
+def test_a_lost_answer_and_a_refused_look(
+    table: ManagedTable, proxy: FaultProxy, status: int, times: int, way: int
+) -> None:
     """What was perhaps accepted is not thrown away, nor called refused, because looking at it is not allowed."""
     spoil(proxy, table, lost_answer)
-    spoil(proxy, table, afterwards(proxy, canned(status), times), method="GET", times=ALWAYS)
-    Writer(table.work(1, through=proxy.uri, max_retries="1")).append(way)
+    spoil(proxy, table, afterwards(proxy, answer_always(status), times), method="GET", times=ALWAYS)
+    TableWriter(table.work(1, through=proxy.uri, max_retries="1")).append(way)
     history = table.history()
     assert violations(history) == []
     assert len(history.versions) == 2
 
 
 @pytest.mark.parametrize("body", ["", "{}", "<html>Please sign in.</html>"], ids=["nothing", "empty", "page"])
-def test_a_yes_that_is_not_the_catalogs(table: Table, proxy: FaultProxy, body: str) -> None:
+def test_a_yes_that_is_not_the_catalogs(table: ManagedTable, proxy: FaultProxy, body: str) -> None:
     """Captive portals and misrouted proxies answer 200 to anything."""
-    spoil(proxy, table, canned(200, body))
-    Writer(table.work(1, through=proxy.uri)).append()
+    spoil(proxy, table, answer_always(200, body))
+    TableWriter(table.work(1, through=proxy.uri)).append()
     assert violations(table.history()) == []
 
 
 @WAYS
-def test_a_conflict_that_nobody_caused(table: Table, proxy: FaultProxy, way: int) -> None:
+def test_a_conflict_that_nobody_caused(table: ManagedTable, proxy: FaultProxy, way: int) -> None:
     """Servers say so too when something else of the entry was changed."""
-    spoil(proxy, table, canned(409, CONFLICT))
-    Writer(table.work(1, through=proxy.uri)).append(way)
+    spoil(proxy, table, answer_always(409, CONFLICT))
+    TableWriter(table.work(1, through=proxy.uri)).append(way)
     assert violations(table.history()) == []
-    assert table.staged() == set()
+    assert table.staged_manifests() == set()
     assert run(writers.visit, table.work(2)) == [0]
 
 
@@ -511,8 +527,10 @@ def full(after: int = 0) -> Callable[[ManifestStore, str, str], None]:
 
 
 @WAYS
-def test_storage_fails_after_the_catalogs_yes_to_one(table: Table, monkeypatch: pytest.MonkeyPatch, way: int) -> None:
-    writer = Writer(table.work(1))
+def test_storage_fails_after_the_catalogs_yes_to_one(
+    table: ManagedTable, monkeypatch: pytest.MonkeyPatch, way: int
+) -> None:
+    writer = TableWriter(table.work(1))
     with monkeypatch.context() as patch:
         patch.setattr(ManifestStore, "publish", full())
         assert writer.append(way) == ACKNOWLEDGED  # committed: the next reader puts the manifest in its place
@@ -523,7 +541,7 @@ def test_storage_fails_after_the_catalogs_yes_to_one(table: Table, monkeypatch: 
 
 @on("reference", pytest.param("sqlite", marks=pytest.mark.soak), pytest.param("postgres", marks=pytest.mark.soak))
 @pytest.mark.timeout(600)
-def test_many_writers_cut_off(table: Table, proxy: FaultProxy, seconds: float) -> None:
+def test_many_writers_cut_off(table: ManagedTable, proxy: FaultProxy, seconds: float) -> None:
     chance, met = random.Random(5), Counter[str]()
 
     def commits(request: Request, forward: Forward) -> Answer:
@@ -533,7 +551,11 @@ def test_many_writers_cut_off(table: Table, proxy: FaultProxy, seconds: float) -
 
     def looks(request: Request, forward: Forward) -> Answer:
         spoiled = chance.random() < HAZY
-        return chance.choice([reset, canned(502), canned(500)])(request, forward) if spoiled else forward(request)
+        return (
+            chance.choice([reset, answer_always(502), answer_always(500)])(request, forward)
+            if spoiled
+            else forward(request)
+        )
 
     spoil(proxy, table, commits, times=ALWAYS)
     spoil(proxy, table, looks, method="GET", times=ALWAYS)
@@ -544,7 +566,7 @@ def test_many_writers_cut_off(table: Table, proxy: FaultProxy, seconds: float) -
     check_work(history)
     assert len(met) > len(FAULTS) / 2
     unknown = [each for each in history.operations if each.outcome == UNKNOWN]
-    assert table.staged() <= {file for each in unknown for file in each.staged}
+    assert table.staged_manifests() <= {file for each in unknown for file in each.staged}
 
 
 # The same request again
@@ -566,7 +588,7 @@ class Recording(IcebergNamespace):
 
 
 @on("sqlite", "reference")
-def test_the_same_request_twice(table: Table) -> None:
+def test_the_same_request_twice(table: ManagedTable) -> None:
     client = Recording(**table.work(1).properties)
     lance.write_dataset(table_of([(1, 1, 1)]), namespace_client=client, table_id=list(table.id), mode="append")
     [request] = client.requests
@@ -577,43 +599,43 @@ def test_the_same_request_twice(table: Table) -> None:
     for again in (client, Recording(**table.work(2).properties)):
         assert again.create_table_version(request) == first
     assert (table.open().version, table.plain().version) == (3, 3)
-    assert table.staged() == set()
+    assert table.staged_manifests() == set()
 
 
 @on("sqlite", "reference")
-def test_another_payload_for_the_same_version(table: Table) -> None:
+def test_another_payload_for_the_same_version(table: ManagedTable) -> None:
     late, rows = Recording(**table.work(1).properties), table_of([(1, 1, 1)])
     late.is_cut_off = True
     with pytest.raises(OSError, match="is unknown"):
         lance.write_dataset(rows, namespace_client=late, table_id=list(table.id), mode="append")
     [request] = late.requests
-    assert len(table.staged()) == 1
-    assert Writer(table.work(2)).append() == ACKNOWLEDGED
+    assert len(table.staged_manifests()) == 1
+    assert TableWriter(table.work(2)).append() == ACKNOWLEDGED
     late.is_cut_off = False
     for _ in range(2):
         with pytest.raises(ConcurrentModificationError) as raised:
             late.create_table_version(request)
         assert raised.value.code == 14
     assert violations(table.history()) == []
-    assert table.staged() == set()
+    assert table.staged_manifests() == set()
 
 
 # Several tables
 
 
 @pytest.fixture
-def three(catalog: Catalog, tmp_path: Path) -> list[Table]:
+def three(catalog: LiveCatalog, tmp_path: Path) -> list[ManagedTable]:
     """Tables to which only transactions write."""
-    return [Table.created(catalog, tmp_path, name) for name in "abc"]
+    return [ManagedTable.create(catalog, tmp_path, name) for name in "abc"]
 
 
-def work_on(tables: Sequence[Table], number: int, **more: Any) -> Work:
+def work_on(tables: Sequence[ManagedTable], number: int, **more: Any) -> Work:
     """For a process that knows them all; it notes what it does in the folder above."""
     ids = tuple(table.id for table in tables)
     return replace(tables[0].work(number, **more), tables=ids, notes=tables[0].notes.parent)
 
 
-def histories(tables: Sequence[Table]) -> dict[str, History]:
+def histories(tables: Sequence[ManagedTable]) -> dict[str, TableHistory]:
     """Of each table: what was done to all of them, and the reads of this one."""
     noted = read_notes(tables[0].notes.parent)
     return {
@@ -621,7 +643,7 @@ def histories(tables: Sequence[Table]) -> dict[str, History]:
     }
 
 
-def check_whole(tables: Sequence[Table]) -> dict[str, History]:
+def check_whole(tables: Sequence[ManagedTable]) -> dict[str, TableHistory]:
     """Each table for itself, and all together."""
     found = histories(tables)
     assert [violations(history) for history in found.values()] == [[]] * len(tables)
@@ -631,7 +653,7 @@ def check_whole(tables: Sequence[Table]) -> dict[str, History]:
 
 @on("sqlite", pytest.param("postgres", marks=pytest.mark.soak), "live polaris")
 @pytest.mark.timeout(600)
-def test_transactions_are_seen_whole(three: list[Table], seconds: float) -> None:
+def test_transactions_are_seen_whole(three: list[ManagedTable], seconds: float) -> None:
     tasks = [writers.transact, writers.transact, writers.poll, writers.poll]
     with Crew() as crew:
         for number, task in enumerate(tasks, 1):
@@ -642,11 +664,13 @@ def test_transactions_are_seen_whole(three: list[Table], seconds: float) -> None
         assert kinds(history, UNKNOWN) == set()
         read = {each.version for each in history.operations if each.table == name}
         assert len(read) > 1, "no read saw anything happen"
-    assert [table.staged() for table in three] == [set()] * 3
+    assert [table.staged_manifests() for table in three] == [set()] * 3
 
 
 @on("reference")
-def test_transactions_on_a_server_that_takes_one_table_after_the_other(three: list[Table], seconds: float) -> None:
+def test_transactions_on_a_server_that_takes_one_table_after_the_other(
+    three: list[ManagedTable], seconds: float
+) -> None:
     """Iceberg's own server «does not guarantee true transactional atomicity», as it says; then all end up whole."""
     assert run(writers.transact, work_on(three, 1, seconds=seconds * 0.2)) == [0]
     assert run(writers.poll, work_on(three, 2)) == [0]
@@ -664,7 +688,7 @@ def test_transactions_on_a_server_that_takes_one_table_after_the_other(three: li
     ],
     indirect=["catalog"],
 )
-def test_killed_in_a_transaction(three: list[Table], point: str, spared: int) -> None:
+def test_killed_in_a_transaction(three: list[ManagedTable], point: str, spared: int) -> None:
     assert run(writers.transact, work_on(three, 1, dies_at=point, spared=spared)) == [BY_POINT]
     assert run(writers.poll, work_on(three, 2)) == [0]
     landed = 1 if point == STAGED else 2
@@ -674,27 +698,27 @@ def test_killed_in_a_transaction(three: list[Table], point: str, spared: int) ->
 
 
 @on("sqlite", "reference")
-def test_killed_in_a_transaction_of_several_versions(three: list[Table]) -> None:
+def test_killed_in_a_transaction_of_several_versions(three: list[ManagedTable]) -> None:
     """Also the versions in between stay, which nobody ever opens."""
     first, second, _ = three
     doubled = replace(work_on([first, first, second], 1), dies_at=UNFINISHED)
     assert run(writers.transact, doubled) == [BY_POINT]
-    writer = Writer(first.work(2))
+    writer = TableWriter(first.work(2))
     for _ in range(SYNC_EVERY):
         assert writer.append() == ACKNOWLEDGED
     assert first.manifests() == set(range(1, SYNC_EVERY + 4))
     assert set(first.snapshots()) == first.manifests()
-    assert first.staged() == set()
+    assert first.staged_manifests() == set()
     assert (first.open().checkout_version(2).count_rows(), second.open().count_rows()) == (4, 4)
 
 
 @pytest.mark.parametrize("fault", ["500", "reset", "429", "made, but 504", "lost answer", "half an answer", "late"])
-def test_a_transaction_survives_a_fault(three: list[Table], proxy: FaultProxy, fault: str) -> None:
+def test_a_transaction_survives_a_fault(three: list[ManagedTable], proxy: FaultProxy, fault: str) -> None:
     proxy.add(FAULTS[fault], method="POST", path="/transactions/commit$")
     assert run(writers.transact, work_on(three, 1, through=proxy.uri, **PATIENCE.get(fault, {}))) == [0]
     found = check_whole(three)
     assert {len(history.versions) for history in found.values()} == {2}
-    assert [table.staged() for table in three] == [set()] * 3
+    assert [table.staged_manifests() for table in three] == [set()] * 3
 
 
 def first_only(request: Request, forward: Forward) -> Answer:
@@ -708,11 +732,11 @@ def first_only(request: Request, forward: Forward) -> Answer:
 def half_refused(request: Request, forward: Forward) -> Answer:
     """What Iceberg's own server does when somebody commits to the second table just then."""
     first_only(request, forward)
-    return canned(409, CONFLICT)(request, forward)
+    return answer_always(409, CONFLICT)(request, forward)
 
 
 @pytest.mark.parametrize("fault", [half_refused, first_only])
-def test_a_server_that_does_half_a_transaction(three: list[Table], proxy: FaultProxy, fault: Fault) -> None:
+def test_a_server_that_does_half_a_transaction(three: list[ManagedTable], proxy: FaultProxy, fault: Fault) -> None:
     """That cannot be mended; but what it accepted stays whole, what it did not accept is not there, and nobody is told
     that nothing was done, or all."""
     proxy.add(fault, method="POST", path="/transactions/commit$")
@@ -723,12 +747,14 @@ def test_a_server_that_does_half_a_transaction(three: list[Table], proxy: FaultP
 
 
 @on("sqlite", "reference")
-def test_a_server_that_says_yes_to_a_transaction_that_was_overtaken(three: list[Table], proxy: FaultProxy) -> None:
+def test_a_server_that_says_yes_to_a_transaction_that_was_overtaken(
+    three: list[ManagedTable], proxy: FaultProxy
+) -> None:
     """What Iceberg's own server does when somebody commits to all the tables just then."""
 
     def overtaken(request: Request, forward: Forward) -> Answer:
         assert run(writers.transact, work_on(three, 2)) == [0]
-        return canned(204)(request, forward)
+        return answer_always(204)(request, forward)
 
     proxy.add(overtaken, method="POST", path="/transactions/commit$")
     assert run(writers.transact, work_on(three, 1, through=proxy.uri)) == [0]
@@ -736,11 +762,11 @@ def test_a_server_that_says_yes_to_a_transaction_that_was_overtaken(three: list[
     assert set(outcomes) == {ACKNOWLEDGED, REFUSED}
     assert outcomes[REFUSED].startswith("ConcurrentModificationError: ")
     assert {len(history.versions) for history in check_whole(three).values()} == {2}
-    assert [table.staged() for table in three] == [set()] * 3
+    assert [table.staged_manifests() for table in three] == [set()] * 3
 
 
-def test_a_server_that_says_yes_to_a_transaction_and_does_nothing(three: list[Table], proxy: FaultProxy) -> None:
-    proxy.add(canned(204), method="POST", path="/transactions/commit$")
+def test_a_server_that_says_yes_to_a_transaction_and_does_nothing(three: list[ManagedTable], proxy: FaultProxy) -> None:
+    proxy.add(answer_always(204), method="POST", path="/transactions/commit$")
     assert run(writers.transact, work_on(three, 1, through=proxy.uri)) == [0]
     [unknown] = read_notes(three[0].notes.parent)
     assert (unknown.outcome, unknown.error[:25]) == (UNKNOWN, "CommitStateUnknownError: ")
@@ -748,7 +774,9 @@ def test_a_server_that_says_yes_to_a_transaction_and_does_nothing(three: list[Ta
 
 
 @pytest.mark.parametrize("good", [0, 1, 2])
-def test_storage_fails_after_the_catalogs_yes(three: list[Table], monkeypatch: pytest.MonkeyPatch, good: int) -> None:
+def test_storage_fails_after_the_catalogs_yes(
+    three: list[ManagedTable], monkeypatch: pytest.MonkeyPatch, good: int
+) -> None:
     """The transaction is made, whatever becomes of the manifests; the next reader puts them in their place."""
     notes, namespace = work_on(three, 1).client()
     with monkeypatch.context() as patch:
@@ -757,8 +785,8 @@ def test_storage_fails_after_the_catalogs_yes(three: list[Table], monkeypatch: p
     assert {len(history.versions) for history in check_whole(three).values()} == {2}
 
 
-def test_a_transaction_of_which_nothing_is_known(three: list[Table], proxy: FaultProxy) -> None:
-    proxy.add(canned(500), method="POST", path="/transactions/commit$", times=ALWAYS)
+def test_a_transaction_of_which_nothing_is_known(three: list[ManagedTable], proxy: FaultProxy) -> None:
+    proxy.add(answer_always(500), method="POST", path="/transactions/commit$", times=ALWAYS)
     assert run(writers.transact, work_on(three, 1, through=proxy.uri, max_retries="1")) == [0]
     [unknown] = read_notes(three[0].notes.parent)
     assert (unknown.outcome, unknown.error[:25]) == (UNKNOWN, "CommitStateUnknownError: ")

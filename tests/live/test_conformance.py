@@ -27,7 +27,7 @@ from lancehouse.conformance.runner import run
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.connection import parse_property
 from lancehouse.identifiers import parse_levels
-from tests.live.catalogs import ICEBERG, POLARIS, UNITY, Catalog, Shared, opened
+from tests.catalogs import ICEBERG, POLARIS, UNITY, LiveCatalog, Shared, open_catalog
 
 RENAMES = {
     *("entries.rename", "entries.rename_across"),
@@ -59,12 +59,12 @@ def checks(report: ConformanceReport, outcome: CheckOutcome) -> dict[str, str]:
     return {result.check: result.seen for result in report.with_outcome(outcome)}
 
 
-def test_every_client(catalog: Catalog, shared: Shared, tmp_path: Path, soak: bool) -> None:
+def test_every_client(catalog: LiveCatalog, shared_servers: Shared, tmp_path: Path, soak: bool) -> None:
     tables = (tmp_path / "tables").as_uri()
     if catalog.name == "iceberg-polaris":  # this server allows its own folder only
         tables = f"{catalog.properties['root']}/{catalog.parent[0]}"
     if catalog.name == "iceberg-lancehouse":  # and so does this one
-        tables = str(shared.served.location / "tables")
+        tables = str(shared_servers.served.location / "tables")
     entries = LARGE if soak else SMALL
     report = run(ConformanceTarget(catalog.impl, catalog.properties, catalog.parent, root=tables, entries=entries))
     assert checks(report, CheckOutcome.FAILS) == {}
@@ -72,7 +72,7 @@ def test_every_client(catalog: Catalog, shared: Shared, tmp_path: Path, soak: bo
     assert {result.area for result in report.results} == set(AREAS)
     assert set(checks(report, CheckOutcome.UNSUPPORTED)) == UNSUPPORTED[catalog.name]
     assert set(checks(report, CheckOutcome.SKIPPED)) == NOT_CHECKED[catalog.name]
-    for folder in (tmp_path, shared.served.location / "tables"):
+    for folder in (tmp_path, shared_servers.served.location / "tables"):
         assert [file for file in folder.rglob("*") if file.is_file()] == []
 
 
@@ -80,14 +80,14 @@ def test_every_client(catalog: Catalog, shared: Shared, tmp_path: Path, soak: bo
 def test_live_server(variable: str, soak: bool) -> None:
     if not os.environ.get(variable):
         pytest.skip(f"no live server: set {variable} to its properties, such as endpoint=…,parent=…")
-    properties, parent, location = given(os.environ[variable])
+    properties, parent, location = parse_variable(os.environ[variable])
     report = run(ConformanceTarget(LIVE[variable], properties, parent, root=location, entries=LARGE if soak else SMALL))
     assert checks(report, CheckOutcome.FAILS) == {}
     assert (report.ok, report.trouble) == (True, [])
     assert set(checks(report, CheckOutcome.UNSUPPORTED)) <= RENAMES
 
 
-def given(text: str) -> tuple[dict[str, str], tuple[str, ...], str | None]:
+def parse_variable(text: str) -> tuple[dict[str, str], tuple[str, ...], str | None]:
     """The properties, the parent and the place for tables that a variable holds."""
     if text.lstrip().startswith("{"):
         properties = {key: str(value) for key, value in json.loads(text).items()}
@@ -110,12 +110,12 @@ def given(text: str) -> tuple[dict[str, str], tuple[str, ...], str | None]:
 def test_how_a_server_is_given(
     text: str, properties: dict[str, str], parent: tuple[str, ...], location: str | None
 ) -> None:
-    assert given(text) == (properties, parent, location)
+    assert parse_variable(text) == (properties, parent, location)
 
 
-def test_command(shared: Shared, tmp_path: Path) -> None:
+def test_command(shared_servers: Shared, tmp_path: Path) -> None:
     """As the README has it, with an alias."""
-    with opened("polaris", shared, tmp_path) as catalog:
+    with open_catalog("polaris", shared_servers, tmp_path) as catalog:
         properties = [f"--property={key}={value}" for key, value in catalog.properties.items()]
         command = ["conformance", "--impl", "polaris", *properties, "--parent", "test_catalog", "--area", "namespaces"]
         done = CliRunner().invoke(main, command)

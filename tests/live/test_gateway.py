@@ -353,45 +353,45 @@ def test_who_may_do_what(tmp_path: Path) -> None:
         database.close()
         body = stream(pa.table({"id": [2]}))
 
-        def tried(path: str, headers: dict[str, str], data: bytes = b"{}") -> tuple[int, int | None]:
+        def try_request(path: str, headers: dict[str, str], data: bytes = b"{}") -> tuple[int, int | None]:
             backend, _, rest = path.partition("/")
             status, answer = send(server, "POST", f"/lance/{backend}/v1/{rest}", data, headers)
             return status, answer["code"] if isinstance(answer, dict) and "code" in answer else None
 
-        until(lambda: tried("main/table/a$t/describe", {}) == (401, 16), "nobody is asked who they are")
-        assert tried("main/table/a$t/describe", reader) == (200, None)
-        assert tried("main/table/a$t/count_rows", reader) == (200, None)
-        assert tried("main/table/a$t/insert", reader, body) == (403, 15)
-        assert tried("main/table/a$t/create", reader, body) == (403, 15)
-        assert tried("main/table/b$t/count_rows", reader) == (403, 15)
-        assert tried("main/namespace/c/create", reader) == (403, 15)
-        assert tried("main/table/a$t/insert", writer, body) == (200, None)
-        assert tried("main/table/b$t/insert", writer, body) == (403, 15)
-        assert tried("main/table/b$t/query", writer, b'{"k": 1, "vector": {}}') == (403, 15)
-        assert tried("main/table/a$t/count_rows", {"x-api-key": "wrong"}) == (401, 16)
+        until(lambda: try_request("main/table/a$t/describe", {}) == (401, 16), "nobody is asked who they are")
+        assert try_request("main/table/a$t/describe", reader) == (200, None)
+        assert try_request("main/table/a$t/count_rows", reader) == (200, None)
+        assert try_request("main/table/a$t/insert", reader, body) == (403, 15)
+        assert try_request("main/table/a$t/create", reader, body) == (403, 15)
+        assert try_request("main/table/b$t/count_rows", reader) == (403, 15)
+        assert try_request("main/namespace/c/create", reader) == (403, 15)
+        assert try_request("main/table/a$t/insert", writer, body) == (200, None)
+        assert try_request("main/table/b$t/insert", writer, body) == (403, 15)
+        assert try_request("main/table/b$t/query", writer, b'{"k": 1, "vector": {}}') == (403, 15)
+        assert try_request("main/table/a$t/count_rows", {"x-api-key": "wrong"}) == (401, 16)
         # A body may say who sends it, and header fields win.
         for identity in ({"api_key": reader["x-api-key"]}, {"auth_token": reader["x-api-key"]}):
             identified = json.dumps({"identity": identity}).encode()
-            assert tried("main/table/a$t/describe", {}, identified) == (200, None)
-            assert tried("main/table/b$t/describe", {}, identified) == (403, 15)
-            assert tried("main/table/a$t/describe", {"x-api-key": "wrong"}, identified) == (401, 16)
-        assert tried("main/table/a$t/describe", {}, b'{"identity": {"api_key": "wrong"}}') == (401, 16)
+            assert try_request("main/table/a$t/describe", {}, identified) == (200, None)
+            assert try_request("main/table/b$t/describe", {}, identified) == (403, 15)
+            assert try_request("main/table/a$t/describe", {"x-api-key": "wrong"}, identified) == (401, 16)
+        assert try_request("main/table/a$t/describe", {}, b'{"identity": {"api_key": "wrong"}}') == (401, 16)
         named = DescribeTableRequest(id=["a", "t"], identity=Identity(api_key=reader["x-api-key"]))
         assert client(server).describe_table(named).location
-        assert tried("folder/table/a_t/describe", reader) == (200, None)
-        assert tried("folder/table/a_t/count_rows", reader) == (200, None)
-        assert tried("folder/table/a_t/insert", reader, body) == (403, 15)
-        assert tried("folder/table/a_t/count_rows", within) == (403, 15)  # a table is no namespace of that name
-        assert tried("folder/namespace/a_t/list", within, b"")[0] != 403
-        assert tried("nowhere/table/a_t/count_rows", within) == (404, 1)
-        assert tried("folder/table/a_t/describe", writer) == (403, 15)
-        assert tried("folder/table/a_t/insert", folder, body) == (200, None)
+        assert try_request("folder/table/a_t/describe", reader) == (200, None)
+        assert try_request("folder/table/a_t/count_rows", reader) == (200, None)
+        assert try_request("folder/table/a_t/insert", reader, body) == (403, 15)
+        assert try_request("folder/table/a_t/count_rows", within) == (403, 15)  # a table is no namespace of that name
+        assert try_request("folder/namespace/a_t/list", within, b"")[0] != 403
+        assert try_request("nowhere/table/a_t/count_rows", within) == (404, 1)
+        assert try_request("folder/table/a_t/describe", writer) == (403, 15)
+        assert try_request("folder/table/a_t/insert", folder, body) == (200, None)
         # What another catalog vends may serve to write.
         vend = b'{"vend_credentials": true}'
-        assert tried("folder/table/a_t/describe", reader, vend) == (403, 15)
-        assert tried("folder/table/a_t/describe", folder, vend) == (200, None)
+        assert try_request("folder/table/a_t/describe", reader, vend) == (403, 15)
+        assert try_request("folder/table/a_t/describe", folder, vend) == (200, None)
         header = {"x-iceberg-access-delegation": "vended-credentials"}
-        assert tried("folder/table/a_t/describe", {**reader, **header}) == (403, 15)
+        assert try_request("folder/table/a_t/describe", {**reader, **header}) == (403, 15)
 
 
 @pytest.mark.parametrize(

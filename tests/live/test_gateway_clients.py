@@ -44,7 +44,7 @@ VECTORS = pa.table(
 
 
 @dataclass(frozen=True)
-class Home:
+class GatewayNamespace:
     """A namespace behind the gateway."""
 
     uri: str
@@ -67,15 +67,15 @@ def server(tmp_path_factory: pytest.TempPathFactory, reference_server: Reference
 
 
 @pytest.fixture(params=BACKENDS)
-def home(request: pytest.FixtureRequest, server: Served) -> Home:
+def home(request: pytest.FixtureRequest, server: Served) -> GatewayNamespace:
     backend: str = request.param
     levels = [*above(backend), f"db_{uuid4().hex[:8]}"]
     namespace = client(server, backend)
     namespace.create_namespace(CreateNamespaceRequest(id=levels))
-    return Home(f"{server.uri}/lance/{backend}", namespace, levels, is_managed(backend))
+    return GatewayNamespace(f"{server.uri}/lance/{backend}", namespace, levels, is_managed(backend))
 
 
-def test_pylance(home: Home) -> None:
+def test_pylance(home: GatewayNamespace) -> None:
     named: dict[str, Any] = {"namespace_client": home.namespace, "table_id": [*home.levels, "t"]}
     lance.write_dataset(VECTORS.slice(0, 50), **named, mode="create")
     lance.write_dataset(VECTORS.slice(50), **named, mode="append")
@@ -98,7 +98,7 @@ def test_pylance(home: Home) -> None:
     assert lance.dataset(**named).count_rows() == 5
 
 
-def test_entries(home: Home) -> None:
+def test_entries(home: GatewayNamespace) -> None:
     names = home.namespace
     for name in ("a", "my table"):
         lance.write_dataset(VECTORS, namespace_client=names, table_id=[*home.levels, name], mode="create")
@@ -111,7 +111,7 @@ def test_entries(home: Home) -> None:
     names.drop_namespace(DropNamespaceRequest(id=home.levels))
 
 
-def test_lancedb(home: Home) -> None:
+def test_lancedb(home: GatewayNamespace) -> None:
     db = lancedb.connect_namespace("rest", {"uri": home.uri})
     table = db.create_table("docs", VECTORS.slice(0, 90), namespace_path=home.levels)
     table.add(VECTORS.slice(90))
@@ -141,7 +141,7 @@ def test_lancedb(home: Home) -> None:
     assert db.list_tables(namespace_path=home.levels).tables == []
 
 
-def test_lancedb_asynchronous(home: Home) -> None:
+def test_lancedb_asynchronous(home: GatewayNamespace) -> None:
     async def work() -> tuple[int, list[int], list[str], list[str], int]:
         db = lancedb.connect_namespace_async("rest", {"uri": home.uri})
         created = await db.create_table("docs", VECTORS, namespace_path=home.levels)
@@ -172,15 +172,15 @@ def test_a_first_version_in_storage_alone_is_accepted_from_who_may_write(tmp_pat
         lance.write_dataset(VECTORS, declared.location)
         path, latest = "/lance/main/v1/table/db$t/version/list?limit=1&descending=true", b"{}"
 
-        def listed(token: str) -> Heard:
+        def list_latest(token: str) -> Heard:
             return ask(server, "POST", path, latest, {"authorization": f"Bearer {token}"})
 
-        assert listed(reader).refused == (409, 19)
-        assert listed(reader).refused == (409, 19)  # and nothing was done
-        assert [each["version"] for each in listed(writer).json["versions"]] == [1]
-        assert listed(reader).status == 200
+        assert list_latest(reader).refused == (409, 19)
+        assert list_latest(reader).refused == (409, 19)  # and nothing was done
+        assert [each["version"] for each in list_latest(writer).json["versions"]] == [1]
+        assert list_latest(reader).status == 200
         lance.write_dataset(VECTORS, declared.location, mode="append")
-        assert [each["version"] for each in listed(writer).json["versions"]] == [1]  # no other is
+        assert [each["version"] for each in list_latest(writer).json["versions"]] == [1]  # no other is
 
 
 def test_the_examples_of_the_page(server: Served) -> None:
@@ -205,7 +205,7 @@ def node() -> None:
 
 
 @pytest.mark.usefixtures("node")
-def test_lancedb_in_node(home: Home) -> None:
+def test_lancedb_in_node(home: GatewayNamespace) -> None:
     home.namespace.drop_namespace(DropNamespaceRequest(id=home.levels))
     found = npm.run("tour.cjs", {"uri": home.uri, "headers": {"x-tenant": "tests"}, "home": home.levels})
     assert "was not found" in found.pop("missing")
@@ -228,7 +228,7 @@ def test_lancedb_in_node(home: Home) -> None:
     home.check("docs", 9)
 
 
-def test_the_client_in_java(home: Home, tmp_path: Path) -> None:
+def test_the_client_in_java(home: GatewayNamespace, tmp_path: Path) -> None:
     home.namespace.drop_namespace(DropNamespaceRequest(id=home.levels))
     rows = tmp_path / "rows.arrow"
     rows.write_bytes(stream(VECTORS))

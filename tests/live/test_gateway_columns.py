@@ -58,7 +58,7 @@ KEYS = [
 ]
 
 
-def extended(storage: pa.DataType, extension: str) -> pa.Field[Any]:
+def extension_field(storage: pa.DataType, extension: str) -> pa.Field[Any]:
     return pa.field("x", storage, metadata={"ARROW:extension:name": extension, "ARROW:extension:metadata": ""})
 
 
@@ -67,7 +67,7 @@ def fields(*, whole: bool) -> Iterator[pa.Field[Any]]:
     yield from (pa.field("x", dtype) for dtype in [*FLAT, *NESTED, *UNIONS, *RUNS])
     yield from (pa.field(name, pa.int64()) for name in NAMES)
     extensions = EXTENSIONS if whole else EXTENSIONS[:2]
-    yield from (extended(storage, extension) for extension in extensions for storage in STORAGES)
+    yield from (extension_field(storage, extension) for extension in extensions for storage in STORAGES)
     storages = STORAGES if whole else STORAGES[:1]
     for key in KEYS if whole else KEYS[:3]:
         for value in ("true", "nonsense", "0"):
@@ -136,7 +136,7 @@ def test_no_column_is_a_failure_of_the_server(gateway: Served, db: str, soak: bo
     [
         (pa.field("x", RUNS[0]), 20, "RunEndEncoded"),
         (pa.field("a.b", pa.int64()), 20, "a.b cannot contain `.`"),
-        (extended(pa.int32(), "lance.blob.v2"), 13, "BlobType storage type must be a struct"),
+        (extension_field(pa.int32(), "lance.blob.v2"), 13, "BlobType storage type must be a struct"),
     ],
     ids=["runs", "dot", "blob"],
 )

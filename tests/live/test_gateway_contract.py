@@ -36,7 +36,7 @@ ROWS = pa.table(
 NAMESPACE, TABLES, TAG, INDEX = "seeded", ("plain", "managed", "declared"), "first", "word_idx"
 
 
-def promised() -> dict[str, Any]:
+def read_promises() -> dict[str, Any]:
     """The document, with the errors that belong to every operation."""
     document = read_document(DOCUMENT)
     for path in document["paths"].values():
@@ -51,10 +51,10 @@ def promised() -> dict[str, Any]:
 def operations() -> dict[str, Any]:
     """All operations by their names."""
     schemathesis.openapi.media_type(ARROW, st.sampled_from([stream(ROWS), stream(ROWS.slice(0, 0)), b"", b"no rows"]))
-    return operations_of(promised())
+    return operations_of(read_promises())
 
 
-class Seeds:
+class GatewaySeeds:
     """Things that are there, so that requests lead further than to a 404."""
 
     def __init__(self, server: Served) -> None:
@@ -169,12 +169,12 @@ DEEPER: Mapping[str, Deepen] = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(operations()) if SPECS else [])
-def test_answers_are_as_promised(untouched: Served, name: str, mode: str, soak: bool) -> None:
+def test_answers_are_as_promised(own_server: Served, name: str, mode: str, soak: bool) -> None:
     requests = cases(name, operations()[name], MODES[mode])
     keep_to_it(
         requests,
-        f"{untouched.uri}/lance/main",
-        before=Seeds(untouched).sow,
+        f"{own_server.uri}/lance/main",
+        before=GatewaySeeds(own_server).sow,
         bare=name in BARE,
         examples=300 if soak else 5,
         soak=soak,

@@ -272,11 +272,11 @@ def test_broken_uploads_of_new_tables_make_none(server: Served, db: str) -> None
             assert sending.hear()[0] == 400
         sending.leave()
 
-    def made() -> list[str]:
+    def list_tables() -> list[str]:
         found: list[str] = ask(server, "GET", f"/lance/main/v1/namespace/{db}/table/list").json["tables"]
         return found
 
-    until(lambda: made() == [], f"there are {made()}")
+    until(lambda: list_tables() == [], f"there are {list_tables()}")
     until(lambda: not [path for path in (server.location / db).rglob("*") if path.is_file()], "files are left")
 
 

@@ -28,7 +28,7 @@ from tests.live.gateways import (
     start_gateway,
     until,
 )
-from tests.servers.faults import ALWAYS, FaultProxy, canned, lost_answer, slow, throttled
+from tests.servers.faults import ALWAYS, FaultProxy, answer_always, lost_answer, slow, throttle
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.reference import Reference
 
@@ -84,7 +84,7 @@ CHANGES = [
 
 
 @pytest.fixture
-def managed(server: Served, far: str) -> str:
+def managed_table(server: Served, far: str) -> str:
     """A table behind the proxy, whose commits go through it."""
     body = {"properties": {"managed_by": "impl"}}
     assert post(server, f"table/{far}$t/declare", body, "far")[0] == 200
@@ -94,10 +94,10 @@ def managed(server: Served, far: str) -> str:
 
 @pytest.mark.parametrize(("path", "body"), [*READS, *CHANGES], ids=lambda each: each if isinstance(each, str) else "")
 def test_a_backend_that_is_gone_is_unavailable_and_comes_back(
-    server: Served, proxy: FaultProxy, far: str, managed: str, path: str, body: bytes
+    server: Served, proxy: FaultProxy, far: str, managed_table: str, path: str, body: bytes
 ) -> None:
     target = f"/lance/far/v1/{path.format(ns=far)}"
-    folder = Path(str(post(server, f"table/{managed}/describe", {}, "far")[1]["location"]))
+    folder = Path(str(post(server, f"table/{managed_table}/describe", {}, "far")[1]["location"]))
     files = set(folder.rglob("*"))
     with proxy.refusing():
         heard = ask(server, "POST", target, body)
@@ -111,35 +111,35 @@ def test_a_backend_that_is_gone_is_unavailable_and_comes_back(
 @pytest.mark.parametrize(
     ("fault", "status", "code"),
     [
-        (canned(500, '{"error": {"message": "no", "type": "X", "code": 500}}'), 500, 18),
-        (canned(503), 503, 17),
-        (throttled("0"), 429, 21),
-        (canned(401), 401, 16),
-        (canned(403), 403, 15),
-        (canned(200, "<html>"), 500, 18),
+        (answer_always(500, '{"error": {"message": "no", "type": "X", "code": 500}}'), 500, 18),
+        (answer_always(503), 503, 17),
+        (throttle("0"), 429, 21),
+        (answer_always(401), 401, 16),
+        (answer_always(403), 403, 15),
+        (answer_always(200, "<html>"), 500, 18),
         (slow(30), 503, 17),
     ],
     ids=["failed", "unavailable", "throttled", "unauthenticated", "forbidden", "no catalog", "silent"],
 )
 def test_what_a_backend_answers_is_passed_on(
-    server: Served, proxy: FaultProxy, managed: str, fault: Any, status: int, code: int
+    server: Served, proxy: FaultProxy, managed_table: str, fault: Any, status: int, code: int
 ) -> None:
     proxy.add(fault, path="/tables/t", times=ALWAYS)
-    heard = ask(server, "POST", f"/lance/far/v1/table/{managed}/describe", b"{}")
+    heard = ask(server, "POST", f"/lance/far/v1/table/{managed_table}/describe", b"{}")
     assert heard.refused == (status, code), heard.body
     assert ("retry-after" in heard.headers) is (status in (429, 503))
     proxy.clear()
-    assert post(server, f"table/{managed}/describe", {}, "far")[0] == 200
+    assert post(server, f"table/{managed_table}/describe", {}, "far")[0] == 200
 
 
-def test_a_backend_that_hangs_stops_nobody_else(server: Served, proxy: FaultProxy, managed: str) -> None:
+def test_a_backend_that_hangs_stops_nobody_else(server: Served, proxy: FaultProxy, managed_table: str) -> None:
     db = f"db_{uuid4().hex[:8]}"
     assert post(server, f"namespace/{db}/create")[0] == 200
     proxy.add(slow(30), path="/tables/t", times=ALWAYS)
     before = len(proxy.requests)
     with ThreadPoolExecutor(2 * CLIENTS) as pool:
-        hanging = [pool.submit(post, server, f"table/{managed}/describe", {}, "far") for _ in range(CLIENTS)]
-        hanging += [pool.submit(insert, server, managed, numbers(0, 1), "far") for _ in range(CLIENTS // 4)]
+        hanging = [pool.submit(post, server, f"table/{managed_table}/describe", {}, "far") for _ in range(CLIENTS)]
+        hanging += [pool.submit(insert, server, managed_table, numbers(0, 1), "far") for _ in range(CLIENTS // 4)]
         until(lambda: len(proxy.requests) > before + CLIENTS // 4, "nobody asks")
         assert post(server, f"namespace/{db}/describe")[0] == 200
         assert not any(each.done() for each in hanging)
@@ -150,14 +150,14 @@ def test_a_backend_that_hangs_stops_nobody_else(server: Served, proxy: FaultProx
         assert {each.result()[0] for each in hanging} <= {200, 409, 503}
 
 
-def test_a_backend_that_hangs_does_not_stop_the_console(server: Served, proxy: FaultProxy, managed: str) -> None:
+def test_a_backend_that_hangs_does_not_stop_the_console(server: Served, proxy: FaultProxy, managed_table: str) -> None:
     db = f"db_{uuid4().hex[:8]}"
     assert post(server, f"namespace/{db}/create")[0] == 200
     assert insert(server, f"{db}$t", numbers(0, 5), verb="create")[0] == 200
     proxy.add(slow(30), path="/tables/t", times=ALWAYS)
     before = len(proxy.requests)
     with ThreadPoolExecutor(CLIENTS) as pool:
-        far = f"/console/v1/rows?in=far&{_levels(managed)}"
+        far = f"/console/v1/rows?in=far&{_levels(managed_table)}"
         hanging = [pool.submit(send, server, "GET", far) for _ in range(CLIENTS)]
         until(lambda: len(proxy.requests) > before + CLIENTS // 8, "nobody asks")
         assert ask(server, "GET", f"/console/v1/rows?in=main&{_levels(f'{db}$t')}").status == 200
@@ -170,18 +170,20 @@ def _levels(table: str) -> str:
     return "&".join(f"level={level}" for level in table.split("$"))
 
 
-def test_an_answer_of_the_backend_that_is_lost_is_looked_up(server: Served, proxy: FaultProxy, managed: str) -> None:
+def test_an_answer_of_the_backend_that_is_lost_is_looked_up(
+    server: Served, proxy: FaultProxy, managed_table: str
+) -> None:
     for method, path in (("POST", r"/namespaces$"), ("POST", r"/tables$"), ("POST", "/tables/t$")):
         proxy.add(lost_answer, method=method, path=path)
     name = f"wh$far_{uuid4().hex[:8]}"
     assert post(server, f"namespace/{name}/create", {}, "far")[0] == 200
     assert post(server, f"table/{name}$t/declare", {"properties": {"managed_by": "impl"}}, "far")[0] == 200
-    assert insert(server, managed, numbers(5, 5), "far")[0] == 200
-    assert ids(server, managed, "far") == list(range(10))
+    assert insert(server, managed_table, numbers(5, 5), "far")[0] == 200
+    assert ids(server, managed_table, "far") == list(range(10))
 
 
 def test_nothing_is_lost_while_a_backend_comes_and_goes(
-    server: Served, proxy: FaultProxy, managed: str, soak: bool
+    server: Served, proxy: FaultProxy, managed_table: str, soak: bool
 ) -> None:
     """What was acknowledged is there, once; what was refused is not; of the rest nobody knows."""
     writers, steps = (16, 40) if soak else (8, 6)
@@ -191,7 +193,7 @@ def test_nothing_is_lost_while_a_backend_comes_and_goes(
         def work() -> None:
             for step in range(steps):
                 key = 1000 * (number + 1) + step
-                status, answer = insert(server, managed, numbers(key, 1), "far")
+                status, answer = insert(server, managed_table, numbers(key, 1), "far")
                 assert status in (200, 409, 500, 503), answer
                 assert status != 500 or answer["code"] == 18
                 done[key] = status
@@ -214,14 +216,14 @@ def test_nothing_is_lost_while_a_backend_comes_and_goes(
     finally:
         stop.set()
         trouble.join()
-    found = ids(server, managed, "far")
+    found = ids(server, managed_table, "far")
     assert len(found) == len(set(found))
     acknowledged = {key for key, status in done.items() if status == 200}
     refused = {key for key, status in done.items() if status == 409}
     assert acknowledged, done
     assert set(range(5)) | acknowledged <= set(found)
     assert not refused & set(found)
-    location = str(post(server, f"table/{managed}/describe", {}, "far")[1]["location"])
+    location = str(post(server, f"table/{managed_table}/describe", {}, "far")[1]["location"])
     assert sorted(lance.dataset(location).to_table()["id"].to_pylist()) == found
 
 
@@ -273,12 +275,12 @@ def test_what_was_acknowledged_survives_a_kill_of_the_gateway(tmp_path: Path, so
             assert insert(server, table, numbers(1, 1))[0] == 200
 
 
-def test_a_commit_that_the_catalog_refuses(server: Served, proxy: FaultProxy, managed: str) -> None:
+def test_a_commit_that_the_catalog_refuses(server: Served, proxy: FaultProxy, managed_table: str) -> None:
     """The caller hears the catalog's reason, not that the result of the commit is unknown."""
-    proxy.add(canned(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
-    status, said = insert(server, managed, numbers(5, 5), backend="far")
+    proxy.add(answer_always(403, NO), method="POST", path="/tables/t$", times=ALWAYS)
+    status, said = insert(server, managed_table, numbers(5, 5), backend="far")
     assert (status, said["code"]) == (403, 15)
     assert "not you" in said["error"]
     assert "unknown" not in said["error"]
     proxy.clear()
-    assert ids(server, managed, "far") == [0, 1, 2, 3, 4]
+    assert ids(server, managed_table, "far") == [0, 1, 2, 3, 4]

@@ -34,7 +34,7 @@ AT_START = ("spark.sql.extensions", "spark.redaction.regex")
 
 
 @dataclass(frozen=True)
-class Home:
+class GatewaySparkNamespace:
     """A namespace of a catalog, seen from Spark and from Python."""
 
     spark: Spark
@@ -67,7 +67,7 @@ class Home:
     def location(self, name: str) -> str:
         return str(self.namespace.describe_table(DescribeTableRequest(id=self.id(name))).location)
 
-    def stored(self, name: str) -> lance.LanceDataset:
+    def open_stored(self, name: str) -> lance.LanceDataset:
         """The table as storage has it."""
         return lance.dataset(self.location(name))
 
@@ -92,7 +92,9 @@ def add_catalog(spark: Spark, settings: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def home(request: pytest.FixtureRequest, spark: Spark, server: Served, reference_server: Reference) -> Home:
+def home(
+    request: pytest.FixtureRequest, spark: Spark, server: Served, reference_server: Reference
+) -> GatewaySparkNamespace:
     backend: str = request.param
     if backend != "main":
         add_catalog(spark, sql_config(server.uri, backend, catalog=backend, parent=above(backend)))
@@ -101,10 +103,10 @@ def home(request: pytest.FixtureRequest, spark: Spark, server: Served, reference
     direct = IcebergNamespace(endpoint=reference_server.uri if above(backend) else server.iceberg)
     levels = (*(above(backend) or [backend]), db)
     there = client(server, backend)
-    return Home(spark, backend, there, direct, levels, tuple(above(backend)), is_managed(backend))
+    return GatewaySparkNamespace(spark, backend, there, direct, levels, tuple(above(backend)), is_managed(backend))
 
 
-def test_namespaces(home: Home) -> None:
+def test_namespaces(home: GatewaySparkNamespace) -> None:
     assert {"namespace": home.db} in home.spark.sql(f"SHOW NAMESPACES IN {home.catalog}")
     with pytest.raises(SparkError, match="SCHEMA_ALREADY_EXISTS"):
         home.sql("CREATE NAMESPACE HOME")
@@ -123,7 +125,7 @@ def test_namespaces(home: Home) -> None:
     assert home.sql("SHOW NAMESPACES IN HOME") == []
 
 
-def test_tables_come_and_go(home: Home) -> None:
+def test_tables_come_and_go(home: GatewaySparkNamespace) -> None:
     home.sql("CREATE TABLE HOME.come (id BIGINT NOT NULL, word STRING)")
     home.sql("CREATE TABLE IF NOT EXISTS HOME.come (other INT)")
     with pytest.raises(SparkError, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
@@ -131,7 +133,7 @@ def test_tables_come_and_go(home: Home) -> None:
     assert home.sql("SELECT * FROM HOME.come") == []
     described = {row["col_name"]: row["data_type"] for row in home.sql("DESCRIBE TABLE HOME.come")}
     assert described.items() >= {"id": "bigint", "word": "string"}.items()
-    assert home.dataset("come").version == home.stored("come").version == 1
+    assert home.dataset("come").version == home.open_stored("come").version == 1
     names = [row["tableName"] for row in home.sql("SHOW TABLES IN HOME")]
     assert "come" in names
     location = home.location("come")
@@ -147,7 +149,7 @@ def test_tables_come_and_go(home: Home) -> None:
     assert "go" not in [row["tableName"] for row in home.sql("SHOW TABLES IN HOME")]
 
 
-def test_rows(home: Home) -> None:
+def test_rows(home: GatewaySparkNamespace) -> None:
     home.sql("CREATE TABLE HOME.t (id BIGINT, word STRING)")
     home.sql("INSERT INTO HOME.t VALUES (1, 'a'), (2, 'b'), (3, NULL)")
     assert home.sql("SELECT word FROM HOME.t WHERE id IN (2, 9) OR word IS NULL ORDER BY id") == [
@@ -164,7 +166,7 @@ def test_rows(home: Home) -> None:
     assert home.sql("SELECT * FROM HOME.t ORDER BY id") == rows
     assert home.sql("SELECT count(*) n, max(word) m FROM HOME.t") == [{"n": 3, "m": "d"}]
     assert home.dataset("t").to_table().sort_by("id").to_pylist() == rows
-    assert home.dataset("t").version == home.stored("t").version == 5
+    assert home.dataset("t").version == home.open_stored("t").version == 5
     # time travel
     for version, count in ((1, 0), (2, 3), (4, 2)):
         assert home.sql(f"SELECT count(*) n FROM HOME.t VERSION AS OF {version}") == [{"n": count}]
@@ -174,7 +176,7 @@ def test_rows(home: Home) -> None:
     assert home.dataset("t").version == 6
 
 
-def test_tables_from_queries(home: Home) -> None:
+def test_tables_from_queries(home: GatewaySparkNamespace) -> None:
     home.sql("CREATE TABLE HOME.q AS SELECT id, concat('w', id) word FROM range(5)")
     assert home.sql("SELECT sum(id) s FROM HOME.q WHERE word > 'w2'") == [{"s": 7}]
     home.sql("CREATE OR REPLACE TABLE HOME.q AS SELECT 'only' text")
@@ -182,26 +184,26 @@ def test_tables_from_queries(home: Home) -> None:
     assert (home.dataset("q").version, home.dataset("q").schema.names) == (2, ["text"])
 
 
-def test_indices_columns_and_old_versions(home: Home) -> None:
+def test_indices_columns_and_old_versions(home: GatewaySparkNamespace) -> None:
     home.sql("CREATE TABLE HOME.i AS SELECT id FROM range(4)")
     assert home.sql("ALTER TABLE HOME.i CREATE INDEX by_id USING btree (id)")[0]["index_name"] == "by_id"
     assert [row["name"] for row in home.sql("SHOW INDEXES IN HOME.i")] == ["by_id"]
     home.sql("CREATE OR REPLACE TEMPORARY VIEW more AS SELECT _rowaddr, _fragid, id * 2 AS twice FROM HOME.i")
     home.sql("ALTER TABLE HOME.i ADD COLUMNS twice FROM more")
     assert home.sql("SELECT twice FROM HOME.i WHERE id = 3") == [{"twice": 6}]
-    assert home.dataset("i").version == home.stored("i").version == 3
+    assert home.dataset("i").version == home.open_stored("i").version == 3
     assert home.sql("VACUUM HOME.i WITH (before_version = 2)")[0]["old_versions"] == 1
     assert [each["version"] for each in home.dataset("i").versions()] == [2, 3]
 
 
-def test_optimize(home: Home) -> None:
+def test_optimize(home: GatewaySparkNamespace) -> None:
     """It opens the path: where the catalog decides on versions it goes past it, which is found out and healed."""
     home.sql("CREATE TABLE HOME.o AS SELECT id FROM range(3)")
     home.sql("INSERT INTO HOME.o VALUES (7)")
     before = home.dataset("o").version
     done = home.sql("OPTIMIZE HOME.o")
     assert (done[0]["fragments_added"], done[0]["fragments_removed"] > 1) == (1, True)
-    assert home.stored("o").version == before + 2
+    assert home.open_stored("o").version == before + 2
     assert home.sql("SELECT count(*) n FROM HOME.o") == [{"n": 4}]
     if home.is_managed:
         assert home.dataset("o").version == before  # as if nothing had been
@@ -211,7 +213,7 @@ def test_optimize(home: Home) -> None:
     assert home.sql("SELECT count(*) n FROM HOME.o") == [{"n": 5}]
 
 
-def test_vectors_and_other_engines(home: Home) -> None:
+def test_vectors_and_other_engines(home: GatewaySparkNamespace) -> None:
     home.sql("CREATE TABLE HOME.v (id BIGINT, emb ARRAY<FLOAT>) TBLPROPERTIES ('emb.arrow.fixed-size-list.size' = '2')")
     home.sql("INSERT INTO HOME.v VALUES (1, array(float(1), float(2)))")
     more = pa.table({"id": pa.array([2], pa.int64()), "emb": pa.array([[3.0, 4.0]], pa.list_(pa.float32(), 2))})
@@ -221,7 +223,7 @@ def test_vectors_and_other_engines(home: Home) -> None:
     assert nearest["id"].to_pylist() == [2]
 
 
-def test_writers_at_once(home: Home) -> None:
+def test_writers_at_once(home: GatewaySparkNamespace) -> None:
     home.sql("CREATE TABLE HOME.w (id BIGINT)")
     home.sql("INSERT INTO HOME.w VALUES (0)")
 
@@ -235,17 +237,17 @@ def test_writers_at_once(home: Home) -> None:
             home.sql(f"INSERT INTO HOME.w VALUES ({number})")
         list(others)
     assert sorted(row["id"] for row in home.sql("SELECT id FROM HOME.w")) == list(range(10))
-    assert home.dataset("w").version == home.stored("w").version == 11
+    assert home.dataset("w").version == home.open_stored("w").version == 11
 
 
-def test_names(home: Home) -> None:
+def test_names(home: GatewaySparkNamespace) -> None:
     for name in ("my table", "a.b"):
         home.sql(f"CREATE TABLE HOME.`{name}` AS SELECT 1 id")
         assert home.sql(f"SELECT * FROM HOME.`{name}`") == [{"id": 1}]
         assert home.dataset(name).count_rows() == 1
 
 
-def test_names_beyond_ascii(home: Home) -> None:
+def test_names_beyond_ascii(home: GatewaySparkNamespace) -> None:
     """Lance 4 encodes the path of a manifest that the catalog names once more, and then looks for another folder."""
     home.sql("CREATE TABLE HOME.`ä` (id BIGINT)")
     if home.is_managed:

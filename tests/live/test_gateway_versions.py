@@ -22,7 +22,7 @@ from lance_namespace_urllib3_client.models.batch_commit_tables_request import Ba
 from lance_namespace_urllib3_client.models.describe_table_version_request import DescribeTableVersionRequest
 
 from lancehouse.lake.dataset import local_folder
-from tests.clients.managed import Staging, files_in, on_the_way, rows, staged
+from tests.clients.managed import Staging, files_in, on_the_way, rows, stage_commit
 from tests.live.gateways import client, post, send, stream
 from tests.servers.lancehouse import Served
 
@@ -31,7 +31,7 @@ HOMES = {"main": [], "reference": ["wh"]}
 
 
 @dataclass(frozen=True)
-class Home:
+class ManagedNamespace:
     """A new namespace at a backend, where the catalog manages the tables."""
 
     server: Served
@@ -59,9 +59,9 @@ class Home:
         """Have a version accepted."""
         return self.ask(f"table/{'$'.join(request['id'])}/version/create", request)
 
-    def staged(self, id: list[str]) -> dict[str, Any]:
+    def stage_commit(self, id: list[str]) -> dict[str, Any]:
         """What pylance would ask for to add a row."""
-        return staged(self.connect(), id)  # type: ignore[arg-type]
+        return stage_commit(self.connect(), id)  # type: ignore[arg-type]
 
     def versions(self, id: list[str], query: str = "") -> list[int]:
         """As the gateway lists them."""
@@ -86,16 +86,16 @@ class Home:
 
 
 @pytest.fixture(params=HOMES)
-def home(request: pytest.FixtureRequest, gateway: Served) -> Home:
+def home(request: pytest.FixtureRequest, gateway: Served) -> ManagedNamespace:
     levels = [*HOMES[request.param], f"versions_{uuid4().hex[:8]}"]
-    made = Home(gateway, request.param, levels)
+    made = ManagedNamespace(gateway, request.param, levels)
     made.connect().create_namespace(CreateNamespaceRequest(id=levels))
     return made
 
 
-def test_a_version_is_made_once(home: Home) -> None:
+def test_a_version_is_made_once(home: ManagedNamespace) -> None:
     table = home.table("t")
-    first, second = home.staged(table), home.staged(table)
+    first, second = home.stage_commit(table), home.stage_commit(table)
     status, made = home.create(first)
     assert (status, made["version"]["version"]) == (200, 2)
     assert home.create(first)[0] == 200  # an answer may get lost
@@ -116,9 +116,9 @@ def test_a_version_is_made_once(home: Home) -> None:
     assert home.versions(table) == [2]
 
 
-def test_what_is_no_version_is_refused(home: Home) -> None:
+def test_what_is_no_version_is_refused(home: ManagedNamespace) -> None:
     table = home.table("t")
-    request = home.staged(table)
+    request = home.stage_commit(table)
     for wrong, status, code in (
         ({**request, "manifest_path": f"{request['manifest_path']}x"}, 400, 13),
         ({**request, "version": 3}, 400, 13),
@@ -147,14 +147,14 @@ Batch = Callable[[list[dict[str, Any]]], tuple[str, dict[str, Any]]]
 
 
 @pytest.mark.parametrize("batch", [as_batch_commit, as_batch_create])
-def test_versions_of_several_tables_are_made_all_or_none(home: Home, batch: Batch) -> None:
+def test_versions_of_several_tables_are_made_all_or_none(home: ManagedNamespace, batch: Batch) -> None:
     tables = [home.table(name) for name in ("a", "b", "c")]
-    late = [home.staged(table) for table in tables]
-    assert home.create(home.staged(tables[2]))[0] == 200  # somebody is faster, with one of them
+    late = [home.stage_commit(table) for table in tables]
+    assert home.create(home.stage_commit(tables[2]))[0] == 200  # somebody is faster, with one of them
     status, error = home.ask(*batch(late))
     assert (status, error["code"]) == (409, 14)
     assert [home.check(table, count) for table, count in zip(tables, (10, 10, 11), strict=True)] == [1, 1, 2]
-    again = [home.staged(table) for table in tables]
+    again = [home.stage_commit(table) for table in tables]
     status, made = home.ask(*batch(again))
     assert status == 200, made
     found = made.get("versions") or [each["create_table_version"]["version"] for each in made["results"]]
@@ -162,7 +162,7 @@ def test_versions_of_several_tables_are_made_all_or_none(home: Home, batch: Batc
     assert [home.check(table, count) for table, count in zip(tables, (11, 11, 12), strict=True)] == [2, 2, 3]
 
 
-def test_other_operations_of_a_batch_are_sent_on_their_own(home: Home) -> None:
+def test_other_operations_of_a_batch_are_sent_on_their_own(home: ManagedNamespace) -> None:
     kept, table = home.table("kept"), [*home.levels, "t"]
     declare = {"declare_table": {"id": table, "properties": {"managed_by": "impl"}}}
     status, error = home.ask("table/batch-commit", {"operations": [declare, {"deregister_table": {"id": kept}}]})
@@ -178,11 +178,11 @@ def test_other_operations_of_a_batch_are_sent_on_their_own(home: Home) -> None:
     assert home.ask(f"table/{'$'.join(kept)}/count_rows") == (200, 10)
 
 
-def test_the_generated_client_commits_several_tables(home: Home) -> None:
+def test_the_generated_client_commits_several_tables(home: ManagedNamespace) -> None:
     """The one that is made from the specification, as in Java and in Rust."""
     tables = [home.table(name) for name in ("a", "b")]
     there = Configuration(host=f"{home.server.uri}/lance/{home.backend}")
-    operations = [{"create_table_version": home.staged(table)} for table in tables]
+    operations = [{"create_table_version": home.stage_commit(table)} for table in tables]
     with ApiClient(there) as connection:
         api = TableApi(connection)
         request = BatchCommitTablesRequest.model_validate({"operations": operations})
@@ -193,7 +193,7 @@ def test_the_generated_client_commits_several_tables(home: Home) -> None:
     assert [home.check(table, 11) for table in tables] == [2, 2]
 
 
-def test_writers_race_in_every_way_there_is(home: Home, soak: bool) -> None:
+def test_writers_race_in_every_way_there_is(home: ManagedNamespace, soak: bool) -> None:
     """Pylance by name, through the gateway and past it, LanceDB's kind of insert, and two tables at once.
 
     Iceberg's own server commits table after table, and may stay at a half when others write: then who asked is told
@@ -262,7 +262,7 @@ def test_writers_race_in_every_way_there_is(home: Home, soak: bool) -> None:
 HALF = re.compile(r"made half of a transaction.*: table \S+\.(\w+) without table \S+\.(\w+);")
 
 
-def staged_row(home: Home, table: list[str], number: int, unsent: set[str]) -> dict[str, Any]:
+def staged_row(home: ManagedNamespace, table: list[str], number: int, unsent: set[str]) -> dict[str, Any]:
     """What pylance asks for to add a row; what it had asked for before it was overtaken stays where it is."""
     kept = Staging(home.connect())  # type: ignore[arg-type]
     dataset = lance.dataset(namespace_client=kept, table_id=table)
@@ -278,7 +278,7 @@ def file_of(request: dict[str, Any]) -> str:
     return str(request["manifest_path"]).partition(f"/{request['id'][-1]}/")[2]
 
 
-def numbers(home: Home, table: list[str]) -> list[int]:
+def numbers(home: ManagedNamespace, table: list[str]) -> list[int]:
     found = lance.dataset(namespace_client=home.connect(), table_id=table).to_table(columns=["id"])
     return sorted(found["id"].to_pylist())
 

@@ -17,7 +17,7 @@ from lance_namespace import (
 )
 from lance_namespace.errors import InvalidInputError, TableAlreadyExistsError, TableNotFoundError
 
-from tests.live.catalogs import Catalog
+from tests.catalogs import LiveCatalog
 
 
 def test_write_and_read(namespace: LanceNamespace, home: list[str], vectors: pa.Table) -> None:
@@ -79,7 +79,9 @@ ODD_NAMES = {
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_odd_names(catalog: Catalog, namespace: LanceNamespace, home: list[str], vectors: pa.Table, name: str) -> None:
+def test_odd_names(
+    catalog: LiveCatalog, namespace: LanceNamespace, home: list[str], vectors: pa.Table, name: str
+) -> None:
     table = [*home, name]
     if catalog.name in ODD_NAMES[name]:
         with pytest.raises(InvalidInputError):

@@ -16,11 +16,11 @@ import pytest
 from lance_namespace import DeclareTableRequest, LanceNamespace
 from lance_namespace.errors import NamespaceNotEmptyError, TableNotFoundError
 
-from tests.live.catalogs import Catalog
+from tests.catalogs import LiveCatalog
 
 
 @pytest.fixture
-def db(catalog: Catalog) -> Any:
+def db(catalog: LiveCatalog) -> Any:
     return lancedb.connect_namespace(catalog.impl, dict(catalog.properties))
 
 
@@ -97,7 +97,7 @@ def test_the_root_holds_no_tables(db: Any, vectors: pa.Table) -> None:
         db.list_tables()
 
 
-def test_namespaces(catalog: Catalog, db: Any, home: list[str], vectors: pa.Table) -> None:
+def test_namespaces(catalog: LiveCatalog, db: Any, home: list[str], vectors: pa.Table) -> None:
     inner = [*home, "deep"] if catalog.nests else [*catalog.parent, f"{home[-1]}_beside"]
     db.create_namespace(inner, properties={"owner": "me"})
     assert db.create_namespace(inner, mode="exist_ok").properties["owner"] == "me"
@@ -123,7 +123,7 @@ def test_connection_goes_to_another_process(db: Any, home: list[str], vectors: p
     assert lancedb.deserialize_conn(db.serialize()).open_table("docs", namespace_path=home).count_rows() == 100
 
 
-def test_asynchronous(catalog: Catalog, home: list[str], vectors: pa.Table) -> None:
+def test_asynchronous(catalog: LiveCatalog, home: list[str], vectors: pa.Table) -> None:
     async def work() -> tuple[int, list[int], list[str], list[str]]:
         db = lancedb.connect_namespace_async(catalog.impl, dict(catalog.properties))
         created = await db.create_table("docs", vectors, namespace_path=home)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace import DeclareTableRequest, DescribeTableRequest, LanceNamespace, ListTablesRequest
 
-from tests.live.catalogs import Catalog
+from tests.catalogs import LiveCatalog
 
 THREADS = 16
 
@@ -33,7 +33,7 @@ def test_spawned_worker(namespace: LanceNamespace, home: list[str], vectors: pa.
 
 
 def test_pickle_goes_to_a_process_that_has_imported_nothing(
-    catalog: Catalog, namespace: LanceNamespace, home: list[str]
+    catalog: LiveCatalog, namespace: LanceNamespace, home: list[str]
 ) -> None:
     namespace.declare_table(DeclareTableRequest(id=[*home, "docs"]))
     code = """

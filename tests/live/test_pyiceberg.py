@@ -14,12 +14,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from tests.live.catalogs import Shared, opened
+from tests.catalogs import Shared, open_catalog
 
 
-def test_lance_beside_iceberg(shared: Shared, tmp_path: Path, vectors: pa.Table) -> None:
-    theirs = RestCatalog("theirs", uri=shared.reference.uri)
-    with opened("iceberg", shared, tmp_path) as catalog:
+def test_lance_beside_iceberg(shared_servers: Shared, tmp_path: Path, vectors: pa.Table) -> None:
+    theirs = RestCatalog("theirs", uri=shared_servers.reference.uri)
+    with open_catalog("iceberg", shared_servers, tmp_path) as catalog:
         ours = catalog.connect()
         level = f"db_{uuid4().hex[:8]}"
         home = [*catalog.parent, level]

@@ -17,7 +17,7 @@ from lance.optimize import CompactionOptions
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import TableAlreadyExistsError
 
-from tests.live.catalogs import CATALOGS, Catalog
+from tests.catalogs import CATALOGS, LiveCatalog
 
 pytestmark = [
     # Ray starts its processes with a fork that does nothing but exec.
@@ -58,7 +58,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def address(catalog: Catalog, home: list[str]) -> dict[str, Any]:
+def address(catalog: LiveCatalog, home: list[str]) -> dict[str, Any]:
     """How lance-ray's functions are told of a table."""
     properties = dict(catalog.properties)
     return {"namespace_impl": catalog.impl, "namespace_properties": properties, "table_id": [*home, "docs"]}
@@ -88,7 +88,7 @@ def mostly_soak(short: str) -> list[Any]:
 
 
 @pytest.fixture
-def named(address: dict[str, Any], namespace: LanceNamespace, vectors: pa.Table) -> dict[str, Any]:
+def named_table(address: dict[str, Any], namespace: LanceNamespace, vectors: pa.Table) -> dict[str, Any]:
     """The table with two fragments, as pylance is told of it."""
     named = {"namespace_client": namespace, "table_id": address["table_id"]}
     for start in (0, 50):
@@ -97,16 +97,16 @@ def named(address: dict[str, Any], namespace: LanceNamespace, vectors: pa.Table)
 
 
 @pytest.mark.parametrize("catalog", mostly_soak("iceberg"), indirect=True)
-def test_add_columns(cluster: Any, address: dict[str, Any], named: dict[str, Any]) -> None:
+def test_add_columns(cluster: Any, address: dict[str, Any], named_table: dict[str, Any]) -> None:
     cluster.add_columns(**address, transform={"twice": "id * 2"}, concurrency=1)
-    assert lance.dataset(**named).count_rows("twice = id + id") == 100
+    assert lance.dataset(**named_table).count_rows("twice = id + id") == 100
 
 
 @pytest.mark.parametrize("catalog", mostly_soak("polaris"), indirect=True)
-def test_compact_files(cluster: Any, address: dict[str, Any], named: dict[str, Any]) -> None:
+def test_compact_files(cluster: Any, address: dict[str, Any], named_table: dict[str, Any]) -> None:
     options = CompactionOptions(target_rows_per_fragment=1000)
     done = cluster.compact_files(**address, compaction_options=options, num_workers=1)
-    assert (done.fragments_removed, len(lance.dataset(**named).get_fragments())) == (2, 1)
+    assert (done.fragments_removed, len(lance.dataset(**named_table).get_fragments())) == (2, 1)
     (again,) = cluster.compact_database(
         database=address["table_id"][:-1],
         namespace_impl=address["namespace_impl"],
@@ -116,11 +116,11 @@ def test_compact_files(cluster: Any, address: dict[str, Any], named: dict[str, A
 
 
 @pytest.mark.parametrize("catalog", mostly_soak("unity"), indirect=True)
-def test_indices(cluster: Any, address: dict[str, Any], named: dict[str, Any], soak: bool) -> None:
+def test_indices(cluster: Any, address: dict[str, Any], named_table: dict[str, Any], soak: bool) -> None:
     few: dict[str, Any] = {"num_partitions": 1, "sample_rate": 64, "num_workers": 1}
     cluster.create_scalar_index(**address, column="id", index_type="BTREE", num_workers=1)
     cluster.create_index(**address, column="vector", index_type="IVF_FLAT", **few)
-    indexed = {name for index in lance.dataset(**named).describe_indices() for name in index.field_names}
+    indexed = {name for index in lance.dataset(**named_table).describe_indices() for name in index.field_names}
     assert indexed == {"id", "vector"}
     if soak:
         nearest = {"column": "vector", "q": [41.0] * 4, "k": 3}

@@ -35,9 +35,9 @@ ROWS = pa.table(
 
 
 @pytest.fixture
-def catalog(served: Served) -> RestCatalog:
+def catalog(lancehouse_server: Served) -> RestCatalog:
     """pyiceberg, as a user has it."""
-    return RestCatalog("ours", uri=served.iceberg, warehouse=served.warehouse)
+    return RestCatalog("ours", uri=lancehouse_server.iceberg, warehouse=lancehouse_server.warehouse)
 
 
 @pytest.fixture
@@ -112,10 +112,10 @@ def test_two_writers_of_an_iceberg_table(catalog: RestCatalog, level: str) -> No
     ],
 )
 def test_rows_of_a_lance_table(
-    catalog: RestCatalog, served: Served, level: str, rows_wanted: str, expected: list[int]
+    catalog: RestCatalog, lancehouse_server: Served, level: str, rows_wanted: str, expected: list[int]
 ) -> None:
-    ours = connect("iceberg", {"endpoint": served.iceberg})
-    name = [served.warehouse, level, "docs"]
+    ours = connect("iceberg", {"endpoint": lancehouse_server.iceberg})
+    name = [lancehouse_server.warehouse, level, "docs"]
     lance.write_dataset(ROWS, namespace_client=ours, table_id=name, mode="create", max_rows_per_file=4)
     table = catalog.load_table((level, "docs"))
     found = table.scan(row_filter=rows_wanted).to_arrow()
@@ -125,9 +125,9 @@ def test_rows_of_a_lance_table(
     assert table.scan(row_filter=rows_wanted).count() == len(expected)
 
 
-def test_versions_of_a_lance_table(catalog: RestCatalog, served: Served, level: str) -> None:
-    ours = connect("iceberg", {"endpoint": served.iceberg})
-    name = [served.warehouse, level, "docs"]
+def test_versions_of_a_lance_table(catalog: RestCatalog, lancehouse_server: Served, level: str) -> None:
+    ours = connect("iceberg", {"endpoint": lancehouse_server.iceberg})
+    name = [lancehouse_server.warehouse, level, "docs"]
     dataset = lance.write_dataset(ROWS, namespace_client=ours, table_id=name, mode="create")
     plain = lance.dataset(dataset.uri)
     plain.delete("id < 8")
@@ -142,9 +142,9 @@ def test_versions_of_a_lance_table(catalog: RestCatalog, served: Served, level: 
     assert [field.field_id for field in table.schema().fields][:3] == [1, 2, 3]
 
 
-def test_a_lance_table_that_was_written_over(catalog: RestCatalog, served: Served, level: str) -> None:
+def test_a_lance_table_that_was_written_over(catalog: RestCatalog, lancehouse_server: Served, level: str) -> None:
     """Lance counts the columns of an overwrite from 0 again: an old column is not taken for a new one."""
-    location = str(served.location / level / "docs")
+    location = str(lancehouse_server.location / level / "docs")
     lance.write_dataset(pa.table({"price": [10, 20], "kept": ["a", "b"]}), location)
     lance.dataset(location).alter_columns({"path": "price", "name": "cost"})
     lance.write_dataset(pa.table({"id": [1, 2, 3], "kept": ["c", "d", "e"]}), location, mode="overwrite")
@@ -156,11 +156,11 @@ def test_a_lance_table_that_was_written_over(catalog: RestCatalog, served: Serve
     assert table.scan(snapshot_id=1, row_filter="id = 10").to_arrow().num_rows == 0
 
 
-def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, served: Served, level: str) -> None:
+def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, lancehouse_server: Served, level: str) -> None:
     schema = ROWS.select(["id", "word"]).schema
     table = catalog.create_table((level, "docs"), schema=schema, properties={"table_type": "LANCE"})
     assert table.scan().to_arrow().num_rows == 0
-    assert Path(table.location()) == served.location / level / "docs"
+    assert Path(table.location()) == lancehouse_server.location / level / "docs"
     lance.write_dataset(ROWS, table.location())
     assert catalog.load_table((level, "docs")).scan().to_arrow().num_rows == 10
     with table.transaction() as transaction:
@@ -191,8 +191,13 @@ print("done")
 """
 
 
-def test_the_peer(served: Served) -> None:
+def test_the_peer(lancehouse_server: Served) -> None:
     """lance-namespace-impls: what it does at all, it does here. It takes our aliases: it has a process of its own."""
-    arguments = [served.iceberg, str(served.location), served.warehouse, f"peer_{uuid4().hex[:8]}"]
+    arguments = [
+        lancehouse_server.iceberg,
+        str(lancehouse_server.location),
+        lancehouse_server.warehouse,
+        f"peer_{uuid4().hex[:8]}",
+    ]
     run = subprocess.run([sys.executable, "-c", PEER, *arguments], capture_output=True, text=True, timeout=120)
     assert run.stdout.split() == ["done"], run.stderr

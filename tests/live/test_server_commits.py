@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from tests.live.committers import Account, Client, commit, race
+from tests.live.committers import Account, CommitClient, commit, race
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.postgres import new_database
 
@@ -49,8 +49,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[Pa
 
 
 @contextmanager
-def client_of(server: Served, name: str = "test") -> Iterator[Client]:
-    client = Client(server.tables, name)
+def client_of(server: Served, name: str = "test") -> Iterator[CommitClient]:
+    client = CommitClient(server.tables, name)
     try:
         yield client
     finally:
@@ -77,7 +77,7 @@ def test_every_version_exactly_once(serving: Start, database: Database, workers:
     commits = 2000 if soak else 20
     server = serving(db=database(), workers=workers)
     tables = make_tables(server)
-    clients = [Client(server.tables, f"client-{number}") for number in range(CLIENTS)]
+    clients = [CommitClient(server.tables, f"client-{number}") for number in range(CLIENTS)]
     race(tables, clients, commits)
     account = Account()
     account.add(clients)
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, database: Databas
             if not tables:
                 tables = make_tables(server)
             check(server, account, tables)
-            clients = [Client(server.tables, f"client-{number}-{index}") for index in range(CLIENTS)]
+            clients = [CommitClient(server.tables, f"client-{number}-{index}") for index in range(CLIENTS)]
             racing = threading.Thread(target=race, args=(tables, clients, 1_000_000))
             racing.start()
             wait_for_commits(clients, chance.randint(50, 150))
@@ -109,7 +109,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, database: Databas
         assert check(server, account, tables) >= len(account.acknowledged) > 0
 
 
-def wait_for_commits(clients: list[Client], number: int) -> None:
+def wait_for_commits(clients: list[CommitClient], number: int) -> None:
     deadline = monotonic() + 120
     while sum(len(client.acknowledged) for client in clients) < number:
         assert monotonic() < deadline, "the clients make no progress"
@@ -121,7 +121,7 @@ def test_two_servers_decide_as_one(pair: Pair, soak: bool) -> None:
     commits = 250 if soak else 10
     first, second = pair
     tables = make_tables(first, 1)
-    clients = [Client((first, second)[number % 2].tables, f"client-{number}") for number in range(CLIENTS)]
+    clients = [CommitClient((first, second)[number % 2].tables, f"client-{number}") for number in range(CLIENTS)]
     race(tables, clients, commits)
     account = Account()
     account.add(clients)

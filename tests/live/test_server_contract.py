@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-from tests.live.committers import SCHEMA, Client
+from tests.live.committers import SCHEMA, CommitClient
 from tests.live.contracts import MODES, SPECS, keep_to_it, needs_specs, operations_of, read_document
 from tests.servers.lancehouse import Served
 
@@ -27,7 +27,7 @@ TABLES = ("lance", "managed", "iceberg")
 VIEW = "view"
 
 
-def promised() -> dict[str, Any]:
+def read_promises() -> dict[str, Any]:
     """The document, with errors in the envelope that is on the wire also where it forgets that."""
     document = read_document(DOCUMENT)
     responses = [document["components"]["responses"]]
@@ -46,14 +46,14 @@ def _operations(path: Mapping[str, Any]) -> list[Any]:
 @cache
 def operations() -> dict[str, Any]:
     """All operations by their names."""
-    return operations_of(promised())
+    return operations_of(read_promises())
 
 
-class Seeds:
+class ServerSeeds:
     """Things that are there, so that requests lead further than to a 404."""
 
     def __init__(self, server: Served) -> None:
-        self._client = Client(server.tables, "contract")
+        self._client = CommitClient(server.tables, "contract")
         self.dataset = str(server.location / f"dataset_{uuid4().hex[:8]}")
         lance.write_dataset(pa.table({"id": [1, 2, 3], "word": ["a", "b", None]}), self.dataset)
 
@@ -161,12 +161,12 @@ DEEPER: Mapping[str, Deepen] = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(operations().keys() - NOT_OFFERED) if SPECS else [])
-def test_answers_are_as_promised(untouched: Served, name: str, mode: str, soak: bool) -> None:
+def test_answers_are_as_promised(own_server: Served, name: str, mode: str, soak: bool) -> None:
     operation = operations()[name]
-    seeds = Seeds(untouched)
-    requests = cases(operation, MODES[mode], untouched.warehouse, seeds.dataset)
+    seeds = ServerSeeds(own_server)
+    requests = cases(operation, MODES[mode], own_server.warehouse, seeds.dataset)
     bare = operation.method == "head"
     try:
-        keep_to_it(requests, untouched.iceberg, before=seeds.sow, bare=bare, examples=400 if soak else 6, soak=soak)
+        keep_to_it(requests, own_server.iceberg, before=seeds.sow, bare=bare, examples=400 if soak else 6, soak=soak)
     finally:
         seeds.close()

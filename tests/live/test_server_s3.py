@@ -19,7 +19,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 import lancehouse
 from lancehouse.lake.manifests import ManifestStore
-from tests.live.catalogs import ICEBERG
+from tests.catalogs import ICEBERG
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
 

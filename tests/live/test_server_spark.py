@@ -26,7 +26,7 @@ ROWS = pa.table(
 
 
 @dataclass(frozen=True)
-class Home:
+class ServerSparkNamespace:
     """A namespace of the test's own, seen from Spark."""
 
     spark: Spark
@@ -44,15 +44,15 @@ class Home:
 
 
 @pytest.fixture
-def home(spark41: Spark, served: Served) -> Home:
+def home(spark41: Spark, lancehouse_server: Served) -> ServerSparkNamespace:
     key = uuid4().hex[:8]
-    spark41.catalog(f"catalog_{key}", {"uri": served.iceberg, "warehouse": served.warehouse})
+    spark41.catalog(f"catalog_{key}", {"uri": lancehouse_server.iceberg, "warehouse": lancehouse_server.warehouse})
     spark41.sql(f"CREATE NAMESPACE catalog_{key}.home_{key}")
-    return Home(spark41, f"catalog_{key}", f"home_{key}", served.location / f"home_{key}")
+    return ServerSparkNamespace(spark41, f"catalog_{key}", f"home_{key}", lancehouse_server.location / f"home_{key}")
 
 
 @pytest.fixture
-def words(home: Home) -> Home:
+def words(home: ServerSparkNamespace) -> ServerSparkNamespace:
     """With a Lance table of two versions: ten rows, then twelve."""
     lance.write_dataset(ROWS, str(home.folder / "words"))
     lance.write_dataset(ROWS.slice(0, 2), str(home.folder / "words"), mode="append")
@@ -72,11 +72,11 @@ def words(home: Home) -> Home:
         ("SELECT id FROM HOME.words WHERE id IN (2, 99) OR id < 0", [{"id": 2}]),
     ],
 )
-def test_rows_of_a_lance_table(words: Home, query: str, rows: list[Row]) -> None:
+def test_rows_of_a_lance_table(words: ServerSparkNamespace, query: str, rows: list[Row]) -> None:
     assert words.sql(query) == rows
 
 
-def test_what_spark_shows_of_a_lance_table(words: Home) -> None:
+def test_what_spark_shows_of_a_lance_table(words: ServerSparkNamespace) -> None:
     assert [row["tableName"] for row in words.sql("SHOW TABLES IN HOME")] == ["words"]
     described = {row["col_name"]: row["data_type"] for row in words.sql("DESCRIBE TABLE HOME.words")}
     assert described == {"id": "bigint", "word": "string", "vector": "array<float>"}
@@ -84,7 +84,7 @@ def test_what_spark_shows_of_a_lance_table(words: Home) -> None:
     assert properties["managed_by"] == "storage"
 
 
-def test_a_new_version_shows_at_once(words: Home) -> None:
+def test_a_new_version_shows_at_once(words: ServerSparkNamespace) -> None:
     before = words.sql("SELECT count(*) n FROM HOME.words")
     lance.write_dataset(ROWS.slice(0, 1), str(words.folder / "words"), mode="append")
     words.sql("REFRESH TABLE HOME.words")
@@ -104,7 +104,7 @@ TYPES = pa.table(
 )
 
 
-def test_types(home: Home) -> None:
+def test_types(home: ServerSparkNamespace) -> None:
     lance.write_dataset(TYPES, str(home.folder / "types"))
     home.adopt("types")
     [row] = home.sql("SELECT * FROM HOME.types WHERE i = 1")
@@ -126,33 +126,35 @@ def test_types(home: Home) -> None:
         ("CALL CATALOG.system.rollback_to_snapshot('HOME.words', 1)", "(?i)managed_by|storage"),
     ],
 )
-def test_writing_to_a_table_that_storage_manages_is_refused(words: Home, statement: str, why: str) -> None:
+def test_writing_to_a_table_that_storage_manages_is_refused(
+    words: ServerSparkNamespace, statement: str, why: str
+) -> None:
     with pytest.raises(SparkError, match=why):
         words.sql(statement.replace("CATALOG", words.catalog))
     assert lance.dataset(str(words.folder / "words")).version == 2
     assert words.sql("SELECT count(*) n FROM HOME.words") == [{"n": 12}]
 
 
-def test_properties_of_a_lance_table(words: Home) -> None:
+def test_properties_of_a_lance_table(words: ServerSparkNamespace) -> None:
     words.sql("ALTER TABLE HOME.words SET TBLPROPERTIES ('colour' = 'red')")
     assert words.sql("SHOW TBLPROPERTIES HOME.words ('colour')")[0]["value"] == "red"
     words.sql("ALTER TABLE HOME.words UNSET TBLPROPERTIES ('colour')")
     assert "colour" not in {row["key"] for row in words.sql("SHOW TBLPROPERTIES HOME.words")}
 
 
-def test_dropping_a_lance_table_leaves_its_data(words: Home) -> None:
+def test_dropping_a_lance_table_leaves_its_data(words: ServerSparkNamespace) -> None:
     words.sql("DROP TABLE HOME.words")
     assert words.sql("SHOW TABLES IN HOME") == []
     assert lance.dataset(str(words.folder / "words")).count_rows() == 12
 
 
-def make(home: Home) -> Callable[[str], list[Row]]:
+def make(home: ServerSparkNamespace) -> Callable[[str], list[Row]]:
     home.sql("CREATE TABLE HOME.t (id BIGINT, word STRING, day DATE) USING iceberg PARTITIONED BY (day)")
     home.sql("INSERT INTO HOME.t VALUES (1, 'a', DATE'2024-01-01'), (2, 'b', DATE'2024-01-02'), (3, 'c', NULL)")
     return lambda more: home.sql(f"SELECT id, word FROM HOME.t {more} ORDER BY id")
 
 
-def test_an_iceberg_table(home: Home) -> None:
+def test_an_iceberg_table(home: ServerSparkNamespace) -> None:
     rows = make(home)
     assert rows("WHERE day = DATE'2024-01-02'") == [{"id": 2, "word": "b"}]
     home.sql("UPDATE HOME.t SET word = 'B' WHERE id = 2")
@@ -166,7 +168,7 @@ def test_an_iceberg_table(home: Home) -> None:
     assert home.sql("SELECT size FROM HOME.t WHERE id = 2") == [{"size": None}]
 
 
-def test_rows_that_were_deleted_by_merge_on_read(home: Home) -> None:
+def test_rows_that_were_deleted_by_merge_on_read(home: ServerSparkNamespace) -> None:
     rows = make(home)
     home.sql("ALTER TABLE HOME.t SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', 'format-version' = '2')")
     home.sql("INSERT INTO HOME.t SELECT id, 'x', DATE'2024-05-05' FROM range(10, 20)")
@@ -178,7 +180,7 @@ def test_rows_that_were_deleted_by_merge_on_read(home: Home) -> None:
     assert [row["id"] for row in rows(f"VERSION AS OF {first}")] == [1, 2, 3]
 
 
-def test_lance_and_iceberg_in_one_query(words: Home) -> None:
+def test_lance_and_iceberg_in_one_query(words: ServerSparkNamespace) -> None:
     make(words)
     joined = "SELECT l.id, l.word, i.word w FROM HOME.words l JOIN HOME.t i ON l.id = i.id WHERE l.id = 3"
     assert words.sql(joined) == [{"id": 3, "word": "w3", "w": "c"}]
@@ -186,7 +188,7 @@ def test_lance_and_iceberg_in_one_query(words: Home) -> None:
     assert words.sql("SELECT count(*) n FROM HOME.copy") == [{"n": 7}]
 
 
-def test_a_view(words: Home) -> None:
+def test_a_view(words: ServerSparkNamespace) -> None:
     words.sql("CREATE VIEW HOME.small AS SELECT id FROM HOME.words WHERE id < 2")
     assert words.sql("SELECT DISTINCT id FROM HOME.small ORDER BY id") == [{"id": 0}, {"id": 1}]
     words.sql("DROP VIEW HOME.small")

@@ -207,7 +207,7 @@ class Work:
             signal.setitimer(signal.ITIMER_REAL, self.dies_after_s)  # nobody handles this signal
 
 
-class Writer:
+class TableWriter:
     """One process on one table.
 
     It deletes and replaces only rows that it made itself, and makes none again that it deleted: what a change means
@@ -236,14 +236,14 @@ class Writer:
     def create(self) -> str:
         """The table, with three rows."""
         new = self._fresh(3)
-        return self._do(CREATE, {"rows": new}, [lambda: self._written(new, "create")], made=new)
+        return self._do(CREATE, {"rows": new}, [lambda: self._write(new, "create")], made=new)
 
     def append(self, way: int | None = None) -> str:
         """A few rows, with pylance (0) or by a request (1)."""
         new = self._fresh(self._chance.randint(1, 3))
         request = InsertIntoTableRequest(id=self.table, mode="Append")
         ways: list[Way] = [
-            lambda: self._written(new, "append"),
+            lambda: self._write(new, "append"),
             lambda: self.namespace.insert_into_table(request, stream_of(new)).version,
         ]
         return self._do(APPEND, {"rows": new}, ways if way is None else [ways[way]], made=new)
@@ -254,7 +254,7 @@ class Writer:
         values, where = {"value": f"value + {amount}", "writer": str(self.number)}, f"id = {key}"
         request = UpdateTableRequest(id=self.table, updates=[list(each) for each in values.items()], predicate=where)
         ways: list[Way] = [
-            lambda: self._changed(lambda dataset: dataset.update(values, where=where)),
+            lambda: self._change(lambda dataset: dataset.update(values, where=where)),
             lambda: self.namespace.update_table(request).version,
         ]
         return self._do(UPDATE, {"key": key, "amount": amount, "writer": self.number}, ways)
@@ -264,7 +264,7 @@ class Writer:
         key = self._mine.pop(self._chance.randrange(len(self._mine))) if self._mine else 0
         request = DeleteFromTableRequest(id=self.table, predicate=f"id = {key}")
         ways: list[Way] = [
-            lambda: self._changed(lambda dataset: dataset.delete(f"id = {key}")),
+            lambda: self._change(lambda dataset: dataset.delete(f"id = {key}")),
             lambda: self.namespace.delete_from_table(request).version,
         ]
         return self._do(DELETE, {"key": key}, ways, risked=[key])
@@ -278,14 +278,14 @@ class Writer:
             id=self.table, on=["id"], when_matched_update_all=True, when_not_matched_insert_all=True
         )
         ways: list[Way] = [
-            lambda: self._changed(lambda dataset: _upsert(dataset, rows)),
+            lambda: self._change(lambda dataset: _upsert(dataset, rows)),
             lambda: self.namespace.merge_insert_into_table(request, stream_of(rows)).version,
         ]
         return self._do(MERGE, {"rows": rows}, ways, made=rows, risked=old)
 
     def compact(self) -> str:
         """Small files into larger ones."""
-        return self._do(COMPACT, {}, [lambda: self._changed(lambda dataset: dataset.optimize.compact_files())])
+        return self._do(COMPACT, {}, [lambda: self._change(lambda dataset: dataset.optimize.compact_files())])
 
     def read(self) -> str:
         """Through the catalog."""
@@ -298,11 +298,11 @@ class Writer:
     def _open(self) -> lance.LanceDataset:
         return lance.dataset(namespace_client=self.namespace, table_id=self.table)
 
-    def _written(self, rows: Sequence[Row], mode: str) -> int:
+    def _write(self, rows: Sequence[Row], mode: str) -> int:
         data = table_of(rows)
         return int(lance.write_dataset(data, namespace_client=self.namespace, table_id=self.table, mode=mode).version)
 
-    def _changed(self, change: Callable[[lance.LanceDataset], object]) -> int:
+    def _change(self, change: Callable[[lance.LanceDataset], object]) -> int:
         dataset = self._open()
         change(dataset)
         return int(dataset.version)
@@ -365,7 +365,7 @@ Task = Callable[[Work, Event, Event], None]
 
 def write(work: Work, ready: Event, go: Event) -> None:
     """Operations of all kinds, until the time is over or death comes."""
-    writer = Writer(work)
+    writer = TableWriter(work)
     make_mortal(writer.namespace)
     while writer.read() != ACKNOWLEDGED:
         pass
@@ -382,7 +382,7 @@ def write(work: Work, ready: Event, go: Event) -> None:
 
 def create(work: Work, ready: Event, go: Event) -> None:
     """The first commit, in which the process may die."""
-    writer = Writer(work)
+    writer = TableWriter(work)
     make_mortal(writer.namespace)
     ready.set()
     go.wait()
@@ -392,7 +392,7 @@ def create(work: Work, ready: Event, go: Event) -> None:
 
 def append(work: Work, ready: Event, go: Event) -> None:
     """One commit, in which the process may die."""
-    writer = Writer(work)
+    writer = TableWriter(work)
     make_mortal(writer.namespace)
     ready.set()
     go.wait()
@@ -402,7 +402,7 @@ def append(work: Work, ready: Event, go: Event) -> None:
 
 def visit(work: Work, ready: Event, go: Event) -> None:
     """Come along, read, write, and look again in both ways."""
-    writer = Writer(work)
+    writer = TableWriter(work)
     ready.set()
     go.wait()
     for step in (writer.read, writer.append, writer.read, writer.plain):

@@ -37,26 +37,26 @@ def _leaf_value(dtype: Any, chance: random.Random) -> Any:
 _plain_leaf_value = icebergs.leaf_value
 
 
-def seen(array: Any) -> list[Any]:
+def spark_values(array: Any) -> list[Any]:
     """Values as Spark has them, in Arrow's Python objects."""
-    return [_seen(array.type, value) for value in array]
+    return [_spark_value(array.type, value) for value in array]
 
 
-def _seen(dtype: Any, scalar: Any) -> Any:
+def _spark_value(dtype: Any, scalar: Any) -> Any:
     if not scalar.is_valid:
         return None
     if isinstance(dtype, pa.BaseExtensionType):
         return _seen_extension(dtype, scalar.value)
     match dtype:
         case pa.StructType():
-            return {field.name: _seen(field.type, scalar[place]) for place, field in enumerate(dtype)}
+            return {field.name: _spark_value(field.type, scalar[place]) for place, field in enumerate(dtype)}
         case pa.MapType():
             pairs = [(entry["key"], entry["value"]) for entry in scalar.values]
-            return [(_seen(dtype.key_type, key), _seen(dtype.item_type, value)) for key, value in pairs]
+            return [(_spark_value(dtype.key_type, key), _spark_value(dtype.item_type, value)) for key, value in pairs]
         case pa.ListType() | pa.LargeListType() | pa.FixedSizeListType():
-            return [_seen(dtype.value_type, value) for value in scalar.values]
+            return [_spark_value(dtype.value_type, value) for value in scalar.values]
         case pa.DictionaryType():
-            return _seen(dtype.value_type, pa.scalar(scalar.as_py(), dtype.value_type))
+            return _spark_value(dtype.value_type, pa.scalar(scalar.as_py(), dtype.value_type))
         case pa.TimestampType():
             moment = EPOCH + _exact(scalar.value, dtype.unit)
             return moment if dtype.tz is None else moment.replace(tzinfo=ZoneInfo("UTC"))
@@ -80,7 +80,7 @@ def _seen_extension(dtype: Any, value: Any) -> Any:
             return float((np.frombuffer(value.as_py(), "<u2").astype("<u4") << 16).view("<f4")[0])
         case "lance.blob.v2":
             return value["data"].as_py()
-    return _seen(dtype.storage_type, value)
+    return _spark_value(dtype.storage_type, value)
 
 
 def _exact(value: int, unit: str) -> timedelta:

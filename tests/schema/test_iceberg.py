@@ -19,7 +19,7 @@ from lancehouse.schema.walk import field_ids
 from tests.schema.storable import BFLOAT16, BLOB, LEGACY_BLOB, REFUSED, STORABLE, label, schemas
 
 
-def listed(element: object, required: bool = False) -> dict[str, Any]:
+def list_type(element: object, required: bool = False) -> dict[str, Any]:
     return {"type": "list", "element-id": 2, "element": element, "element-required": required}
 
 
@@ -63,15 +63,15 @@ AS_ICEBERG: list[tuple[pa.DataType, object, pa.DataType]] = [
     (pa.json_(), "string", pa.string()),
     (pa.uuid(), "uuid", pa.uuid()),
     (pa.bool8(), "int", pa.int32()),
-    (pa.list_(pa.int8()), listed("int"), pa.list_(pa.int32())),
+    (pa.list_(pa.int8()), list_type("int"), pa.list_(pa.int32())),
     (
         pa.large_list(pa.field("x", pa.int8(), False)),
-        listed("int", True),
+        list_type("int", True),
         pa.list_(pa.field("item", pa.int32(), False)),
     ),
-    (pa.list_(pa.float16(), 4), listed("float"), pa.list_(pa.float32(), 4)),
-    (pa.list_(BFLOAT16, 4), listed("float"), pa.list_(pa.float32(), 4)),
-    (pa.list_(pa.uuid()), listed("uuid"), pa.list_(pa.uuid())),
+    (pa.list_(pa.float16(), 4), list_type("float"), pa.list_(pa.float32(), 4)),
+    (pa.list_(BFLOAT16, 4), list_type("float"), pa.list_(pa.float32(), 4)),
+    (pa.list_(pa.uuid()), list_type("uuid"), pa.list_(pa.uuid())),
 ]
 
 

@@ -89,7 +89,7 @@ NATIVE: list[tuple[pa.DataType, Json]] = [
 """What native code says, as DescribeTable of the `dir` namespace answers."""
 
 
-def described(schema: pa.Schema, root: Path) -> Json:
+def describe_schema(schema: pa.Schema, root: Path) -> Json:
     lance.write_dataset(pa.Table.from_batches([], schema), str(root / "t.lance"))
     namespace = connect("dir", {"root": str(root)})
     response = namespace.describe_table(DescribeTableRequest(id=["t"], load_detailed_metadata=True))
@@ -111,13 +111,13 @@ def without_details(value: Any) -> Any:
 @pytest.mark.parametrize(("dtype", "expected"), NATIVE, ids=label)
 def test_the_words_are_those_of_native_code(tmp_path: Path, dtype: pa.DataType, expected: Json) -> None:
     schema = pa.schema([("c", dtype)])
-    assert described(schema, tmp_path)["fields"][0]["type"] == expected
+    assert describe_schema(schema, tmp_path)["fields"][0]["type"] == expected
     assert to_jsonarrow(schema).to_dict()["fields"][0]["type"] == expected
 
 
 def test_all_that_lance_stores_is_said_as_native_code_says_it(tmp_path: Path) -> None:
     schema = pa.schema([field.with_name(f"{at}{field.name}") for at, field in enumerate(STORABLE)], metadata={"k": "v"})
-    assert without_details(to_jsonarrow(schema).to_dict()) == described(schema, tmp_path)
+    assert without_details(to_jsonarrow(schema).to_dict()) == describe_schema(schema, tmp_path)
 
 
 @pytest.mark.parametrize("field", [*STORABLE, LEGACY_BLOB], ids=label)
@@ -216,6 +216,6 @@ def test_schema_metadata_must_be_text() -> None:
 
 
 def test_what_native_code_says_of_a_blob_is_read(tmp_path: Path) -> None:
-    wire = described(pa.schema([("c", BLOB), ("j", pa.json_())]), tmp_path)
+    wire = describe_schema(pa.schema([("c", BLOB), ("j", pa.json_())]), tmp_path)
     schema = from_jsonarrow(JsonArrowSchema.model_validate(wire))
     assert schema.equals(pa.schema([("c", BLOB), ("j", pa.json_())]), check_metadata=True)

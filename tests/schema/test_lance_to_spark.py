@@ -17,12 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lancehouse.schema import array_conversion
-from lancehouse.schema.lance_to_spark import LanceToSpark, to_spark_rows
-from tests.schema.rows import batch_of, seen
+from lancehouse.schema.spark_rows import LanceToSpark, to_spark_rows
+from tests.schema.rows import batch_of, spark_values
 from tests.schema.storable import BFLOAT16, LEGACY_BLOB, STORABLE, label, schemas
 
 
-def demanded(outgoing: LanceToSpark) -> pa.Schema:
+def spark_schema(outgoing: LanceToSpark) -> pa.Schema:
     made: pa.Schema = to_arrow_schema(StructType.fromJson(json.loads(json.dumps(outgoing.struct))), timezone="UTC")
     return made
 
@@ -30,7 +30,7 @@ def demanded(outgoing: LanceToSpark) -> pa.Schema:
 @pytest.mark.parametrize("field", [*STORABLE, LEGACY_BLOB], ids=label)
 def test_every_type_is_as_pyspark_demands(field: pa.Field[Any]) -> None:
     outgoing = to_spark_rows(pa.schema([field]))
-    assert outgoing.schema.equals(demanded(outgoing))
+    assert outgoing.schema.equals(spark_schema(outgoing))
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -39,12 +39,12 @@ def test_any_schema(schema: pa.Schema, seed: int, skipped: int) -> None:
     assume(len(schema) > 0 and "blob" not in str(schema))
     batch = batch_of(schema, 6, seed).slice(skipped)
     outgoing = to_spark_rows(schema)
-    assert outgoing.schema.equals(demanded(outgoing))
+    assert outgoing.schema.equals(spark_schema(outgoing))
     rows = outgoing.convert_batch(batch)
     rows.validate(full=True)
     assert rows.schema.equals(outgoing.schema)
     for position, field in enumerate(schema):
-        assert repr(rows.column(position).to_pylist()) == repr(seen(batch.column(position))), field
+        assert repr(rows.column(position).to_pylist()) == repr(spark_values(batch.column(position))), field
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 from pyspark.sql.types import StructType
 
-from lancehouse.schema.ddl import to_ddl
-from lancehouse.schema.spark import ARROW, from_spark, table_schema, to_spark
+from lancehouse.schema.spark import ARROW, from_spark, table_schema, to_ddl, to_spark
 from tests.schema.storable import BFLOAT16, BLOB, CHANGED, LEGACY_BLOB, REFUSED, STORABLE, label, schemas
 
 AS_SPARK: list[tuple[pa.DataType, str]] = [

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
-from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.schema.spark_to_lance import from_spark_rows
-from tests.schema.rows import batch_of, seen
+from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
+from tests.schema.rows import batch_of, spark_values
 from tests.schema.storable import BFLOAT16, BLOB, LEGACY_BLOB, label, schemas
 
 
@@ -34,7 +33,7 @@ def array_of(element: Any) -> dict[str, Any]:
     return {"type": "array", "elementType": element, "containsNull": True}
 
 
-def written(type_: Any, values: Any, target: pa.DataType | pa.Field[Any]) -> Any:
+def convert(type_: Any, values: Any, target: pa.DataType | pa.Field[Any]) -> Any:
     """Values of a Spark type as a column of the table."""
     field = target if isinstance(target, pa.Field) else pa.field("c", target)
     return (
@@ -55,7 +54,7 @@ def test_there_and_back(schema: pa.Schema, seed: int, skipped: int) -> None:
     assert back.schema.equals(schema, check_metadata=True)
     for position, field in enumerate(schema):
         before, after = batch.column(position), back.column(position)
-        assert repr(seen(after)) == repr(seen(before)), field
+        assert repr(spark_values(after)) == repr(spark_values(before)), field
         if "ns" not in str(field.type) and "date64" not in str(field.type):
             assert repr(after.to_pylist()) == repr(before.to_pylist()), field
 
@@ -95,7 +94,7 @@ CONVERTED: list[tuple[Any, Any, pa.DataType, list[Any]]] = [
 
 @pytest.mark.parametrize(("type_", "values", "target", "expected"), CONVERTED, ids=label)
 def test_values_convert(type_: Any, values: Any, target: pa.DataType, expected: list[Any]) -> None:
-    made = written(type_, values, target)
+    made = convert(type_, values, target)
     made.validate(full=True)
     assert made.type == target
     expected_array: Any = pa.array(
@@ -142,13 +141,13 @@ REFUSED: list[tuple[Any, Any, pa.DataType, str]] = [
 @pytest.mark.parametrize(("type_", "values", "target", "problem"), REFUSED, ids=label)
 def test_values_that_do_not_fit(type_: Any, values: Any, target: pa.DataType, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=rf"column c.*{problem}"):
-        written(type_, values, target)
+        convert(type_, values, target)
 
 
 def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
     given = [1.0, 1.00390625, 1.01171875, -3.0e38, NAN, INF, None]
-    made = written("float", pa.array(given, pa.float32()), BFLOAT16)
-    assert repr(seen(made)) == repr([1.0, 1.0, 1.015625, -3.00405527047391e38, NAN, INF, None])
+    made = convert("float", pa.array(given, pa.float32()), BFLOAT16)
+    assert repr(spark_values(made)) == repr([1.0, 1.0, 1.015625, -3.00405527047391e38, NAN, INF, None])
 
 
 @pytest.mark.parametrize(
@@ -156,9 +155,9 @@ def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
 )
 def test_lance_takes_blobs(field: pa.Field[Any], version: Any, tmp_path: Path) -> None:
     values = pa.array([b"x", None, b"", b"y" * 100_000])
-    first = pa.Table.from_arrays([written("binary", values, field)], schema=pa.schema([field]))
+    first = pa.Table.from_arrays([convert("binary", values, field)], schema=pa.schema([field]))
     schema = lance.write_dataset(first, tmp_path, data_storage_version=version).schema
-    second = pa.Table.from_arrays([written("binary", values.slice(1), schema.field("c"))], schema=schema)
+    second = pa.Table.from_arrays([convert("binary", values.slice(1), schema.field("c"))], schema=schema)
     read = lance.write_dataset(second, tmp_path, mode="append").scanner(blob_handling="all_binary").to_table()
     assert read["c"].to_pylist() == [*values.to_pylist(), *values.slice(1).to_pylist()]
 
@@ -184,13 +183,13 @@ def addresses(array: Any) -> list[int]:
 def test_nulls_are_refused_where_the_table_allows_none() -> None:
     required = pa.field("c", pa.int64(), nullable=False)
     with pytest.raises(InvalidInputError, match="column c: a null"):
-        written("long", pa.array([1, None]), required)
+        convert("long", pa.array([1, None]), required)
     with pytest.raises(InvalidInputError, match=r"column c\.a: a null"):
-        written(struct(column("long", "a")), pa.array([None, {"a": 1}, {"a": None}]), INNER)
+        convert(struct(column("long", "a")), pa.array([None, {"a": 1}, {"a": None}]), INNER)
     many = pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False))  # type: ignore[call-overload]
     as_map = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
     with pytest.raises(InvalidInputError, match=r"column c\.value: a null"):
-        written(as_map, pa.array([[("a", None)]], pa.map_(pa.string(), pa.int64())), many)
+        convert(as_map, pa.array([[("a", None)]], pa.map_(pa.string(), pa.int64())), many)
 
 
 UNFIT: list[tuple[Any, pa.DataType]] = [

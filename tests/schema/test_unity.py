@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from lance_namespace.errors import TableSchemaValidationError
 from pyspark.sql.types import StructField
 
-from lancehouse.schema.ddl import from_ddl, to_ddl
-from lancehouse.schema.spark import from_spark, to_spark
+from lancehouse.schema.spark import from_ddl, from_spark, to_ddl, to_spark
 from lancehouse.schema.unity import from_unity, to_unity
 from tests.schema.storable import LEGACY_BLOB, REFUSED, STORABLE, label, schemas
 

@@ -19,7 +19,7 @@ from lancehouse.schema.walk import FoldedField, Node, arrow_field, field_ids, fo
 from tests.schema.storable import BLOB, CHANGED, LEGACY_BLOB, REFUSED, STORABLE, label, schemas
 
 
-def stored(schema: pa.Schema, at: Path, **options: Any) -> lance.LanceDataset:
+def create_table(schema: pa.Schema, at: Path, **options: Any) -> lance.LanceDataset:
     lance.write_dataset(pa.Table.from_batches([], schema), str(at), mode="overwrite", **options)
     return lance.dataset(str(at))
 
@@ -65,7 +65,7 @@ def field_of(folded: FoldedField[pa.DataType]) -> pa.Field[Any]:
 
 def test_every_type_of_the_table_is_stored_by_lance(tmp_path: Path) -> None:
     schema = pa.schema([field.with_name(f"{at}{field.name}") for at, field in enumerate(STORABLE)])
-    assert stored(schema, tmp_path / "t").schema.equals(schema, check_metadata=True)
+    assert create_table(schema, tmp_path / "t").schema.equals(schema, check_metadata=True)
 
 
 @pytest.mark.parametrize("field", STORABLE, ids=label)
@@ -79,19 +79,19 @@ def test_rows_of_every_type_are_stored_by_lance(tmp_path: Path, field: pa.Field[
 
 def test_a_legacy_blob_is_stored_by_lance(tmp_path: Path) -> None:
     schema = pa.schema([LEGACY_BLOB])
-    assert stored(schema, tmp_path / "t", data_storage_version="2.1").schema.equals(schema, check_metadata=True)
-    assert stored(schema, tmp_path / "u").schema.field("c").type.extension_name == BLOB.extension_name
+    assert create_table(schema, tmp_path / "t", data_storage_version="2.1").schema.equals(schema, check_metadata=True)
+    assert create_table(schema, tmp_path / "u").schema.field("c").type.extension_name == BLOB.extension_name
 
 
 @pytest.mark.parametrize(("given_type", "kept"), CHANGED, ids=label)
 def test_what_lance_changes(tmp_path: Path, given_type: pa.DataType, kept: pa.DataType) -> None:
-    assert stored(pa.schema([("c", given_type)]), tmp_path / "t").schema.field("c").type == kept
+    assert create_table(pa.schema([("c", given_type)]), tmp_path / "t").schema.field("c").type == kept
 
 
 @pytest.mark.parametrize("dtype", REFUSED, ids=label)
 def test_what_lance_refuses(tmp_path: Path, dtype: pa.DataType) -> None:
     with pytest.raises((OSError, pa.ArrowNotImplementedError)):
-        stored(pa.schema([("c", dtype)]), tmp_path / "t")
+        create_table(pa.schema([("c", dtype)]), tmp_path / "t")
 
 
 @settings(
@@ -99,7 +99,7 @@ def test_what_lance_refuses(tmp_path: Path, dtype: pa.DataType) -> None:
 )
 @given(schema=schemas())
 def test_random_schemas_are_stored_by_lance(tmp_path: Path, schema: pa.Schema) -> None:
-    assert stored(schema, tmp_path / "t").schema.equals(schema, check_metadata=True)
+    assert create_table(schema, tmp_path / "t").schema.equals(schema, check_metadata=True)
 
 
 @pytest.mark.parametrize("field", [*STORABLE, LEGACY_BLOB], ids=label)
@@ -176,7 +176,7 @@ def test_field_ids_are_those_of_lance(tmp_path: Path) -> None:
             pa.field("last", pa.json_()),
         ]
     )
-    ids = field_ids(stored(schema, tmp_path / "t").lance_schema.fields())
+    ids = field_ids(create_table(schema, tmp_path / "t").lance_schema.fields())
     assert " ".join(f"{'.'.join(path)}={lance_id}" for path, lance_id in ids.items()) == (
         "i=0 l=1 l.element=2 l.element.a=3 l.element.b=4 l.element.b.element=5 v=6 sv=7 sv.element=8 sv.element.a=9 "
         "m=10 m.key=12 m.value=13 m.value.x=14 d=15 last=16"
@@ -184,7 +184,7 @@ def test_field_ids_are_those_of_lance(tmp_path: Path) -> None:
 
 
 def test_field_ids_stay_when_a_column_goes(tmp_path: Path) -> None:
-    dataset = stored(pa.schema([("a", pa.int8()), ("b", pa.list_(pa.int8())), ("c", pa.int8())]), tmp_path / "t")
+    dataset = create_table(pa.schema([("a", pa.int8()), ("b", pa.list_(pa.int8())), ("c", pa.int8())]), tmp_path / "t")
     dataset.drop_columns(["b"])
     assert field_ids(dataset.lance_schema.fields()) == {("a",): 0, ("c",): 3}
 

@@ -11,12 +11,12 @@ import pytest
 from lance_namespace import CreateNamespaceRequest
 
 from lancehouse.catalog.callers import Grant, Role
-from tests.security.house import PNG, SECRET, House, principals
+from tests.security.house import PNG, SECRET, ServerWithPrincipals, principals
 from tests.servers.lancehouse import start_lancehouse
 
 
 @pytest.fixture(scope="package")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerWithPrincipals]:
     """The server; `blob_roots` of its warehouse name one folder beside it."""
     folder = tmp_path_factory.mktemp("house")
     (folder / "blobs").mkdir()
@@ -27,7 +27,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     config.write_text(json.dumps({"warehouses": {"main": warehouse}, "backends": backends}))
     tokens = principals(db, root=Grant(Role.ADMIN))
     with start_lancehouse(folder, db=db, options=["--config", str(config)]) as served:
-        house = House(served, folder, tokens)
+        house = ServerWithPrincipals(served, folder, tokens)
         house.secret.write_bytes(PNG + SECRET)
         for name in ("a", "b"):
             house.client("root").create_namespace(CreateNamespaceRequest(id=["main", name]))

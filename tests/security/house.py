@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class House:
+class ServerWithPrincipals:
     """A server with principals: an admin, a writer of each of two namespaces, and folders beside its warehouse."""
 
     served: Served
@@ -91,7 +91,7 @@ def principals(db: str, **grants: Grant) -> dict[str, str]:
         database.close()
 
 
-def with_blob(house: House, name: str, *values: str | bytes | None, **more: Any) -> None:
+def with_blob(house: ServerWithPrincipals, name: str, *values: str | bytes | None, **more: Any) -> None:
     """A table of Alice's with blobs in a column, and in a struct, as a hostile writer makes it."""
     blobs = blob_array(list(values))
     inside = pa.StructArray.from_arrays([blobs], fields=[blob_field("inner")])
@@ -102,7 +102,7 @@ def with_blob(house: House, name: str, *values: str | bytes | None, **more: Any)
     house.register("alice", "a", name)
 
 
-def every_way(house: House, who: str, table: str) -> dict[str, tuple[int, bytes]]:
+def every_way(house: ServerWithPrincipals, who: str, table: str) -> dict[str, tuple[int, bytes]]:
     """A table of namespace a, read in each way that the server offers."""
     operations = {
         "count_rows": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.live.gateways import Heard, ask, at_once, ids, numbers
-from tests.security.watch import attacked
+from tests.security.watch import attack_server
 from tests.servers.lancehouse import Served, start_lancehouse
 
 MIB = 2**20
@@ -32,6 +33,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def create(server: Served, name: str, body: bytes) -> Heard:
     return ask(server, "POST", f"/lance/main/v1/table/db${name}/create", body, timeout_s=300)
+
+
+@contextmanager
+def drop_after(server: Served, *names: str) -> Iterator[None]:
+    """Drop tables at the end, whatever happened: a test may be run again."""
+    try:
+        yield
+    finally:
+        for name in names:
+            ask(server, "POST", f"/lance/main/v1/table/db${name}/drop", b"{}")
 
 
 def stream(*batches: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | None = None) -> bytes:
@@ -146,7 +157,7 @@ def test_rows_that_become_too_much_are_refused(
     server: Served, attack: Callable[[], bytes], words: str, soak: bool
 ) -> None:
     body = attack()
-    with attacked(server, soak=soak):
+    with attack_server(server, soak=soak):
         heard = create(server, attack.__name__, body)
     assert heard.refused == (400, 13), heard.body[:500]
     assert words in heard.json["error"]
@@ -159,12 +170,10 @@ def test_rows_that_are_unpacked_share_the_memory_for_bodies(server: Served, soak
     column = pa.array(np.zeros(10_000_000, "i8"))
     body = stream(batch(a=column), options=ZSTD)
     names = [f"shared{number}" for number in range(20 if soak else 8)]
-    with attacked(server, soak=soak):
+    with drop_after(server, *names), attack_server(server, soak=soak):
         heard = at_once([lambda name=name: create(server, name, body) for name in names])  # type: ignore[misc]
     assert {each.status for each in heard} <= {200, 503}
     assert 200 in {each.status for each in heard}
-    for name in names:
-        ask(server, "POST", f"/lance/main/v1/table/db${name}/drop", b"{}")
 
 
 @pytest.mark.parametrize("options", [None, ZSTD, LZ4], ids=["plain", "zstd", "lz4"])
@@ -197,9 +206,8 @@ def test_a_large_batch_takes_little_memory(server: Served, soak: bool) -> None:
     """It lies on disk while it is written."""
     rows = batch(a=pa.array(np.arange((800 if soak else 400) * MIB // 8, dtype="i8")))
     body = stream(rows)
-    with attacked(server, soak=soak):
+    with drop_after(server, "large"), attack_server(server, soak=soak):
         assert create(server, "large", body).status == 200
-    ask(server, "POST", "/lance/main/v1/table/db$large/drop", b"{}")
 
 
 def test_a_long_value_of_many_rows_is_sent_in_parts(server: Served, soak: bool) -> None:
@@ -212,11 +220,9 @@ def test_a_long_value_of_many_rows_is_sent_in_parts(server: Served, soak: bool) 
     connection = HTTPConnection(urlsplit(server.uri).netloc, timeout=250)
     asked = json.dumps({"k": 0, "vector": {}}).encode()
     read = 0
-    with attacked(server, soak=soak):
+    with drop_after(server, "long"), closing(connection), attack_server(server, soak=soak):
         connection.request("POST", "/lance/main/v1/table/db$long/query", asked, {"content-type": "application/json"})
         answer = connection.getresponse()
         while part := answer.read(MIB):
             read += len(part)
-    connection.close()
     assert read > 2 * count * size
-    ask(server, "POST", "/lance/main/v1/table/db$long/drop", b"{}")

@@ -14,17 +14,17 @@ from lance import DatasetBasePath
 from lance.blob import blob_array, blob_field
 from lance_namespace import CreateNamespaceRequest, RegisterTableRequest
 
-from tests.security.house import PNG, SECRET, House, every_way, with_blob
+from tests.security.house import PNG, SECRET, ServerWithPrincipals, every_way, with_blob
 
 STOLEN = b"rows of bob"
 MINE = pa.table({"id": list(range(300)), "text": ["mine"] * 300})
 
 
-def victim(house: House, *names: str) -> Path:
+def victim(house: ServerWithPrincipals, *names: str) -> Path:
     return Path(house.place("b", "victim", *names))
 
 
-def link_to_victim(house: House, folder: Path) -> None:
+def link_to_victim(house: ServerWithPrincipals, folder: Path) -> None:
     """Make a folder that looks like the victim's dataset."""
     folder.mkdir(parents=True)
     for part in ("data", "_versions"):
@@ -36,7 +36,7 @@ def assert_refused(answers: dict[str, tuple[int, bytes]]) -> None:
         assert (status, STOLEN in body, SECRET in body) == (403, False, False), (what, body)
 
 
-def test_a_base_path_in_the_table_itself(house: House) -> None:
+def test_a_base_path_in_the_table_itself(house: ServerWithPrincipals) -> None:
     place = Path(house.place("a", "links_in_base"))
     link_to_victim(house, place / "sub")
     lance.dataset(str(place / "sub")).shallow_clone(str(place), 1)
@@ -44,7 +44,7 @@ def test_a_base_path_in_the_table_itself(house: House) -> None:
     assert_refused(every_way(house, "alice", place.name))
 
 
-def test_a_base_path_without_a_dataset(house: House) -> None:
+def test_a_base_path_without_a_dataset(house: ServerWithPrincipals) -> None:
     place = Path(house.place("a", "flat_base"))
     bases = [DatasetBasePath(str(place / "flat"), name="flat")]
     lance.write_dataset(MINE, str(place), initial_bases=bases, target_bases=["flat"])
@@ -56,7 +56,7 @@ def test_a_base_path_without_a_dataset(house: House) -> None:
     assert_refused(every_way(house, "alice", place.name))
 
 
-def test_a_clone_of_a_table_that_has_links(house: House) -> None:
+def test_a_clone_of_a_table_that_has_links(house: ServerWithPrincipals) -> None:
     own = lance.write_dataset(MINE, house.place("a", "linked_base"))
     house.register("alice", "a", "linked_base")
     own.shallow_clone(house.place("a", "linked_clone"), 1)
@@ -68,7 +68,7 @@ def test_a_clone_of_a_table_that_has_links(house: House) -> None:
     assert_refused(every_way(house, "alice", "linked_clone"))
 
 
-def test_manifests_of_others_are_not_shown(house: House) -> None:
+def test_manifests_of_others_are_not_shown(house: ServerWithPrincipals) -> None:
     place = Path(house.place("a", "linked_manifests"))
     lance.write_dataset(MINE, str(place))
     house.register("alice", "a", place.name)
@@ -85,7 +85,7 @@ def test_manifests_of_others_are_not_shown(house: House) -> None:
     )
 
 
-def test_a_single_manifest_of_others_is_not_shown(house: House) -> None:
+def test_a_single_manifest_of_others_is_not_shown(house: ServerWithPrincipals) -> None:
     place = Path(house.place("a", "linked_manifest"))
     lance.write_dataset(MINE, str(place))
     house.register("alice", "a", place.name)
@@ -96,14 +96,14 @@ def test_a_single_manifest_of_others_is_not_shown(house: House) -> None:
     assert_refused({"load": house.send("alice", "GET", f"/iceberg/v1/main/namespaces/a/tables/{place.name}")})
 
 
-def test_a_dataset_of_links_cannot_be_registered(house: House) -> None:
+def test_a_dataset_of_links_cannot_be_registered(house: ServerWithPrincipals) -> None:
     place = Path(house.place("a", "all_links"))
     link_to_victim(house, place)
     status, body = house.send("alice", "POST", "/lance/main/v1/table/a$all_links/register", {"location": str(place)})
     assert (status, b"symbolic link" in body) == (403, True)
 
 
-def test_a_branch_in_a_folder_of_folders(house: House) -> None:
+def test_a_branch_in_a_folder_of_folders(house: ServerWithPrincipals) -> None:
     lance.write_dataset(MINE, house.place("a", "deep")).create_branch("x/y")
     house.register("alice", "a", "deep")
     branch = Path(house.place("a", "deep", "tree", "x", "y"))
@@ -120,7 +120,7 @@ def test_a_branch_in_a_folder_of_folders(house: House) -> None:
 
 
 @pytest.mark.parametrize("part", ["data", "_indices", "_transactions", "_refs"])
-def test_links_that_come_after_a_look(house: House, part: str) -> None:
+def test_links_that_come_after_a_look(house: ServerWithPrincipals, part: str) -> None:
     name = f"later{part}"
     own = lance.write_dataset(MINE, house.place("a", name))
     own.create_scalar_index("id", "BTREE")
@@ -137,7 +137,7 @@ def test_links_that_come_after_a_look(house: House, part: str) -> None:
     assert_refused(every_way(house, "alice", name))
 
 
-def test_the_folder_of_a_namespace(house: House) -> None:
+def test_the_folder_of_a_namespace(house: ServerWithPrincipals) -> None:
     folder = Path(house.place("a", "n"))
     ours = house.client("alice")
     ours.create_namespace(CreateNamespaceRequest(id=["main", "a", "n"]))
@@ -154,7 +154,7 @@ def test_the_folder_of_a_namespace(house: House) -> None:
         assert (status, b"symlink on the way" in body) == (400, True)
 
 
-def test_external_blobs_below_a_base_path(house: House) -> None:
+def test_external_blobs_below_a_base_path(house: ServerWithPrincipals) -> None:
     place = Path(house.place("a", "blob_base"))
     blobs = place / "blobs"
     blobs.mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_external_blobs_below_a_base_path(house: House) -> None:
     )
 
 
-def test_blobs_are_not_copied_through_links(house: House) -> None:
+def test_blobs_are_not_copied_through_links(house: ServerWithPrincipals) -> None:
     with_blob(house, "copied_blob", PNG + b"x" * 6_000_000)
     for file in Path(house.place("a", "copied_blob", "data")).rglob("*.blob"):
         file.unlink()
@@ -186,7 +186,7 @@ def test_blobs_are_not_copied_through_links(house: House) -> None:
 
 
 @pytest.fixture
-def in_files(house: House) -> Callable[[str], Path]:
+def in_files(house: ServerWithPrincipals) -> Callable[[str], Path]:
     """Makes a table of the backend `files`."""
 
     def make(name: str) -> Path:
@@ -197,7 +197,7 @@ def in_files(house: House) -> Callable[[str], Path]:
     return make
 
 
-def test_a_table_of_a_backend_that_is_a_link(house: House, in_files: Callable[[str], Path]) -> None:
+def test_a_table_of_a_backend_that_is_a_link(house: ServerWithPrincipals, in_files: Callable[[str], Path]) -> None:
     place = in_files("one")
     assert house.query("root", "one", "files")[0] == 200
     (place.parent / "two.lance").symlink_to(place)
@@ -212,7 +212,7 @@ def test_a_table_of_a_backend_that_is_a_link(house: House, in_files: Callable[[s
     )
 
 
-def test_a_table_of_a_backend_that_has_links(house: House, in_files: Callable[[str], Path]) -> None:
+def test_a_table_of_a_backend_that_has_links(house: ServerWithPrincipals, in_files: Callable[[str], Path]) -> None:
     place = in_files("three")
     shutil.rmtree(place / "data")
     (place / "data").symlink_to(victim(house, "data"))

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def refused(heard: Heard, path: str) -> str:
+def refusal_text(heard: Heard, path: str) -> str:
     """The message of a refusal, which has the form of whose path it is."""
     assert heard.status == 403, heard
     if path.startswith("/lance/"):
@@ -157,7 +157,7 @@ def test_pages_of_others_are_refused(
     server: Served, method: str, path: str, body: bytes | None, headers: dict[str, str]
 ) -> None:
     heard = ask(server, method, path, body, {**headers, **(JSON if body else {})})
-    assert "only the server's own pages may" in refused(heard, path)
+    assert "only the server's own pages may" in refusal_text(heard, path)
     assert ids(server, "db$t") == [0, 1, 2]
 
 
@@ -217,7 +217,7 @@ def test_no_answer_lets_other_pages_read_it(server: Served) -> None:
 @pytest.mark.parametrize(("method", "path"), [("GET", FAST), ("GET", SLOW), ("POST", f"{TABLE}/drop")])
 def test_a_name_that_was_led_here_is_refused(server: Served, host: str, method: str, path: str) -> None:
     headers = {"origin": f"http://{host}", "sec-fetch-site": "same-origin"}
-    assert "--allowed-hosts" in refused(send(server, host, method, path, headers), path)
+    assert "--allowed-hosts" in refusal_text(send(server, host, method, path, headers), path)
     assert ids(server, "db$t") == [0, 1, 2]
 
 

@@ -23,13 +23,13 @@ from pyiceberg.types import LongType, NestedField
 
 from lancehouse.catalog.callers import Grant, Role
 from tests.live.gateways import ask
-from tests.security.house import PNG, SECRET, House, every_way, principals, stream, with_blob
+from tests.security.house import PNG, SECRET, ServerWithPrincipals, every_way, principals, stream, with_blob
 from tests.servers.lancehouse import start_lancehouse
 from tests.servers.reference import Reference
 
 
 @pytest.mark.parametrize("scheme", ["file://{}", "file:{}"])
-def test_external_blobs_outside_of_the_table_stay_closed(house: House, scheme: str) -> None:
+def test_external_blobs_outside_of_the_table_stay_closed(house: ServerWithPrincipals, scheme: str) -> None:
     name = f"outside{len(scheme)}"
     with_blob(house, name, b"own", scheme.format(house.secret))
     for who in ("alice", "root"):
@@ -43,7 +43,7 @@ def test_external_blobs_outside_of_the_table_stay_closed(house: House, scheme: s
     assert house.console("alice", "value", name, column="b", row=0)[0] == 200
 
 
-def test_external_blobs_may_lie_where_the_operator_says(house: House) -> None:
+def test_external_blobs_may_lie_where_the_operator_says(house: ServerWithPrincipals) -> None:
     (house.folder / "blobs" / "ä %41.png").write_bytes(PNG + b"an image")
     address = f"file://{house.folder}/blobs/{quote('ä %41.png')}"
     with_blob(house, "allowed", b"own", address, None)
@@ -53,7 +53,7 @@ def test_external_blobs_may_lie_where_the_operator_says(house: House) -> None:
 
 
 @pytest.mark.parametrize("path", ["../secret.png", "x/../../secret.png", "%2e%2e/secret.png"])
-def test_no_path_leads_out_of_the_places_of_external_blobs(house: House, path: str) -> None:
+def test_no_path_leads_out_of_the_places_of_external_blobs(house: ServerWithPrincipals, path: str) -> None:
     name = f"leads{abs(hash(path))}"
     with_blob(house, name, f"file://{house.folder}/blobs/{path}")
     assert house.plan("alice", "a", name)[0] in (400, 403)
@@ -61,7 +61,7 @@ def test_no_path_leads_out_of_the_places_of_external_blobs(house: House, path: s
     assert (status in (400, 403, 404), SECRET in body) == (True, False)
 
 
-def test_blobs_of_the_tables_own_are_read_as_lance_reads_them(house: House) -> None:
+def test_blobs_of_the_tables_own_are_read_as_lance_reads_them(house: ServerWithPrincipals) -> None:
     packed, dedicated = b"p" * 300_000, PNG + b"d" * 6_000_000
     with_blob(house, "own", b"inline", packed, None, dedicated, b"", b"second")
     dataset = lance.dataset(house.place("a", "own"))
@@ -74,7 +74,7 @@ def test_blobs_of_the_tables_own_are_read_as_lance_reads_them(house: House) -> N
     assert b"null" in house.console("alice", "value", "own", column="b", row=2)[1]
 
 
-def test_base_paths_of_others_stay_closed(house: House) -> None:
+def test_base_paths_of_others_stay_closed(house: ServerWithPrincipals) -> None:
     victim = lance.dataset(house.place("b", "victim"))
     victim.shallow_clone(house.place("a", "clone"), victim.version)
     house.register("alice", "a", "clone")
@@ -84,7 +84,7 @@ def test_base_paths_of_others_stay_closed(house: House) -> None:
         assert status == 200, what
 
 
-def test_base_paths_outside_of_the_warehouse_stay_closed_to_all(house: House) -> None:
+def test_base_paths_outside_of_the_warehouse_stay_closed_to_all(house: ServerWithPrincipals) -> None:
     outside = lance.write_dataset(pa.table({"id": [1], "text": ["rows of nobody"]}), str(house.folder / "elsewhere"))
     outside.shallow_clone(house.place("a", "stray"), 1)
     house.register("alice", "a", "stray")
@@ -93,7 +93,7 @@ def test_base_paths_outside_of_the_warehouse_stay_closed_to_all(house: House) ->
             assert (status, b"rows of nobody" in body) == (403, False), what
 
 
-def test_a_copy_that_one_reader_had_made_is_not_shown_to_another(house: House) -> None:
+def test_a_copy_that_one_reader_had_made_is_not_shown_to_another(house: ServerWithPrincipals) -> None:
     victim = lance.dataset(house.place("b", "victim"))
     victim.shallow_clone(house.place("a", "shared"), victim.version)
     house.register("alice", "a", "shared")
@@ -101,7 +101,7 @@ def test_a_copy_that_one_reader_had_made_is_not_shown_to_another(house: House) -
     assert house.plan("alice", "a", "shared")[0] == 403
 
 
-def test_clones_and_branches_of_ones_own_are_read(house: House) -> None:
+def test_clones_and_branches_of_ones_own_are_read(house: ServerWithPrincipals) -> None:
     own = lance.write_dataset(pa.table({"id": [1, 2], "text": ["mine", "too"]}), house.place("a", "base"))
     own.create_branch("dev")
     house.register("alice", "a", "base")
@@ -113,7 +113,7 @@ def test_clones_and_branches_of_ones_own_are_read(house: House) -> None:
     assert house.send("alice", "POST", "/lance/main/v1/table/a$base/query", query)[0] == 200
 
 
-def test_more_bases_are_places_too(house: House) -> None:
+def test_more_bases_are_places_too(house: ServerWithPrincipals) -> None:
     rows = pa.table({"id": [1], "text": ["far"]})
     bases = [DatasetBasePath(str(house.folder / "far"), name="far")]
     lance.write_dataset(rows, house.place("a", "bases"), initial_bases=bases, target_bases=["far"])
@@ -122,7 +122,7 @@ def test_more_bases_are_places_too(house: House) -> None:
 
 
 @pytest.mark.parametrize("part", ["data", "file"])
-def test_links_in_a_table_are_not_followed(house: House, part: str) -> None:
+def test_links_in_a_table_are_not_followed(house: ServerWithPrincipals, part: str) -> None:
     victim = lance.dataset(house.place("b", "victim"))
     folder = Path(house.place("a", f"link_{part}"))
     folder.mkdir(parents=True)
@@ -139,7 +139,7 @@ def test_links_in_a_table_are_not_followed(house: House, part: str) -> None:
         assert (status, b"rows of bob" in body) == (403, False), what
 
 
-def test_a_file_of_blobs_that_is_a_link_is_not_followed(house: House) -> None:
+def test_a_file_of_blobs_that_is_a_link_is_not_followed(house: ServerWithPrincipals) -> None:
     with_blob(house, "linked_blob", PNG + b"x" * 6_000_000)
     (blob, other) = sorted(Path(house.place("a", "linked_blob", "data")).rglob("*.blob"))
     for file in (blob, other):
@@ -153,7 +153,7 @@ def test_a_file_of_blobs_that_is_a_link_is_not_followed(house: House) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_places_of_others_are_not_looked_at_to_register_them(house: House, there: bool) -> None:
+def test_places_of_others_are_not_looked_at_to_register_them(house: ServerWithPrincipals, there: bool) -> None:
     place = house.folder / f"foreign_{there}"
     if there:
         lance.write_dataset(pa.table({"id": [1]}), str(place))
@@ -167,7 +167,7 @@ def test_places_of_others_are_not_looked_at_to_register_them(house: House, there
 
 
 @pytest.fixture(scope="module")
-def iceberg_table(house: House) -> Callable[[str, str], str]:
+def iceberg_table(house: ServerWithPrincipals) -> Callable[[str, str], str]:
     """Makes a table of Alice's that has a data file, or statistics, at some address; its name."""
     catalog = house.pyiceberg("root")
 
@@ -180,20 +180,24 @@ def iceberg_table(house: House) -> Callable[[str, str], str]:
     return make
 
 
-def test_data_files_of_others_are_not_named(house: House, iceberg_table: Callable[[str, str], str]) -> None:
+def test_data_files_of_others_are_not_named(
+    house: ServerWithPrincipals, iceberg_table: Callable[[str, str], str]
+) -> None:
     name = iceberg_table("stolen", house.place("b", "victim", "x.parquet"))
     assert house.plan("alice", "a", name)[0] == 403
     assert house.plan("root", "a", name)[0] == 200
 
 
 def test_data_files_outside_of_the_warehouse_are_not_named(
-    house: House, iceberg_table: Callable[[str, str], str]
+    house: ServerWithPrincipals, iceberg_table: Callable[[str, str], str]
 ) -> None:
     name = iceberg_table("outer", str(house.folder / "outer.parquet"))
     assert house.plan("alice", "a", name)[0] == 403
 
 
-def test_data_files_of_ones_own_are_named(house: House, iceberg_table: Callable[[str, str], str]) -> None:
+def test_data_files_of_ones_own_are_named(
+    house: ServerWithPrincipals, iceberg_table: Callable[[str, str], str]
+) -> None:
     Path(house.place("a", "mine", "data")).mkdir(parents=True)
     name = iceberg_table("mine", house.place("a", "mine", "data", "x.parquet"))
     assert house.plan("alice", "a", name) == (200, b"[[{'id': 7}]]")
@@ -201,7 +205,7 @@ def test_data_files_of_ones_own_are_named(house: House, iceberg_table: Callable[
 
 @pytest.mark.parametrize("action", ["set-statistics", "set-partition-statistics"])
 def test_statistics_of_others_are_not_taken(
-    house: House, iceberg_table: Callable[[str, str], str], action: str
+    house: ServerWithPrincipals, iceberg_table: Callable[[str, str], str], action: str
 ) -> None:
     part = action.removeprefix("set-")
     name = action.replace("-", "_")
@@ -249,7 +253,7 @@ def test_statistics_of_others_are_not_taken(
         ("version/list", b"{}"),
     ],
 )
-def test_names_do_not_lead_out_of_a_folder(house: House, name: str, operation: str, body: bytes) -> None:
+def test_names_do_not_lead_out_of_a_folder(house: ServerWithPrincipals, name: str, operation: str, body: bytes) -> None:
     private = house.folder / "private" / "victim.lance"
     if not private.exists():
         lance.write_dataset(pa.table({"text": ["private rows"]}), str(private))
@@ -262,7 +266,7 @@ def test_names_do_not_lead_out_of_a_folder(house: House, name: str, operation: s
 
 
 @pytest.mark.parametrize("id", [[""], ["a", ""], [".."], ["..%2Fx"], ["a/b"]])
-def test_names_in_a_batch_do_not_lead_out_of_a_folder(house: House, id: list[str]) -> None:
+def test_names_in_a_batch_do_not_lead_out_of_a_folder(house: ServerWithPrincipals, id: list[str]) -> None:
     for path, body in (
         ("batch-commit", {"operations": [{"declare_table": {"id": id}}]}),
         ("batch-commit", {"operations": [{"deregister_table": {"id": id}}]}),
@@ -274,7 +278,7 @@ def test_names_in_a_batch_do_not_lead_out_of_a_folder(house: House, id: list[str
 
 @pytest.mark.parametrize("how", ["version", "batch", "commit"])
 @pytest.mark.parametrize("slash", ["/", ""])
-def test_a_backend_moves_no_files_of_others(house: House, how: str, slash: str) -> None:
+def test_a_backend_moves_no_files_of_others(house: ServerWithPrincipals, how: str, slash: str) -> None:
     mine = f"mine_{how}_{len(slash)}"
     lance.write_dataset(pa.table({"id": [1]}), str(house.folder / "files" / f"{mine}.lance"))
     theirs = house.folder / "theirs" / mine / "_versions" / f"{2**64 - 3}.manifest-x"
@@ -291,14 +295,14 @@ def test_a_backend_moves_no_files_of_others(house: House, how: str, slash: str) 
     assert theirs.read_bytes() == b"theirs"
 
 
-def test_names_in_the_console_do_not_lead_out_of_a_folder(house: House) -> None:
+def test_names_in_the_console_do_not_lead_out_of_a_folder(house: ServerWithPrincipals) -> None:
     lance.write_dataset(pa.table({"text": ["aside"]}), str(house.folder / "aside.lance"))
     status, body = house.send("root", "GET", "/console/v1/rows?in=files&level=../aside")
     assert (status, b"aside" in body.replace(b"../aside", b"")) == (400, False)
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory, reference_server: Reference) -> Iterator[House]:
+def foreign(tmp_path_factory: pytest.TempPathFactory, reference_server: Reference) -> Iterator[ServerWithPrincipals]:
     """A server in front of Iceberg's own, by two names: with roots, and with a root of the client's."""
     folder = tmp_path_factory.mktemp("foreign")
     properties = {"endpoint": reference_server.uri}
@@ -313,10 +317,12 @@ def foreign(tmp_path_factory: pytest.TempPathFactory, reference_server: Referenc
     tokens = principals(db, root=Grant(Role.ADMIN))
     with start_lancehouse(folder, db=db, options=["--config", str(config)]) as served:
         tokens |= principals(db, alice=Grant(Role.WRITER, "rooted", ("wh", "fa")))
-        yield House(served, folder, tokens)
+        yield ServerWithPrincipals(served, folder, tokens)
 
 
-def test_a_backend_opens_nothing_outside_of_its_roots(foreign: House, reference_server: Reference) -> None:
+def test_a_backend_opens_nothing_outside_of_its_roots(
+    foreign: ServerWithPrincipals, reference_server: Reference
+) -> None:
     ours = connect("iceberg", {"endpoint": reference_server.uri, "root": str(foreign.folder / "root")})
     ours.create_namespace(CreateNamespaceRequest(id=["wh", "fa"], mode="ExistOk"))
     rows = pa.table({"id": [1], "text": ["of the machine"]})
@@ -338,7 +344,7 @@ def test_a_backend_opens_nothing_outside_of_its_roots(foreign: House, reference_
 
 
 @pytest.mark.parametrize("verb", ["register", "declare"])
-def test_locations_that_callers_choose_for_a_backend(foreign: House, verb: str) -> None:
+def test_locations_that_callers_choose_for_a_backend(foreign: ServerWithPrincipals, verb: str) -> None:
     secret = foreign.folder / "chosen"
     lance.write_dataset(pa.table({"id": [1]}), str(secret), mode="overwrite")
     root = foreign.folder / "root"
@@ -356,7 +362,9 @@ def test_locations_that_callers_choose_for_a_backend(foreign: House, verb: str) 
     assert make("alice", root / "wh" / "fa" / "t") != 403
 
 
-def test_a_clone_behind_a_backend_takes_a_grant_on_all_of_it(foreign: House, reference_server: Reference) -> None:
+def test_a_clone_behind_a_backend_takes_a_grant_on_all_of_it(
+    foreign: ServerWithPrincipals, reference_server: Reference
+) -> None:
     ours = connect("iceberg", {"endpoint": reference_server.uri, "root": str(foreign.folder / "root")})
     for name in ("fa", "fb"):
         ours.create_namespace(CreateNamespaceRequest(id=["wh", name], mode="ExistOk"))

@@ -19,7 +19,7 @@ from lancehouse.catalog.principals import Credential, Principals
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.oauth import FREE
 from tests.live.gateways import Heard, ask
-from tests.security.watch import attacked
+from tests.security.watch import attack_server
 from tests.server.serving import serving
 from tests.servers.lancehouse import Served, start_lancehouse
 
@@ -30,7 +30,7 @@ HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 
 
 @dataclass(frozen=True)
-class World:
+class SecretsSetup:
     """A server that asks who calls, with the principals `ada`, an admin, and `scraper`, who was granted nothing."""
 
     server: Served
@@ -58,7 +58,7 @@ def form(client_id: str, secret: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretsSetup]:
     folder = tmp_path_factory.mktemp("secrets")
     database = open_database(f"sqlite:///{folder / 'catalog.db'}")
     principals = Principals(database)
@@ -68,11 +68,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     tokens = [principals.create_token(name, "test") for name in ("ada", "scraper")]
     database.close()
     with start_lancehouse(folder) as server:
-        yield World(server, ada, *tokens)
+        yield SecretsSetup(server, ada, *tokens)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_metrics_ask_who_calls(world: World, method: str) -> None:
+def test_metrics_ask_who_calls(world: SecretsSetup, method: str) -> None:
     nobody = world.send(method, "/metrics")
     assert nobody.status == 401
     assert b"lancehouse_requests" not in nobody.body
@@ -82,7 +82,7 @@ def test_metrics_ask_who_calls(world: World, method: str) -> None:
     assert (b"lancehouse_requests" in scraped.body) is (method == "GET")
 
 
-def test_health_asks_nobody(world: World) -> None:
+def test_health_asks_nobody(world: SecretsSetup) -> None:
     for path in ("/health/live", "/health/ready"):
         assert world.send("GET", path).status == 200
 
@@ -95,7 +95,7 @@ def test_wrong_secrets_are_slowed_down_and_nobody_else_is(tmp_path: Path) -> Non
     assert bob
     database.close()
     with start_lancehouse(tmp_path) as server:
-        world = World(server, ada, "", "")
+        world = SecretsSetup(server, ada, "", "")
         spoof = {"x-forwarded-for": "203.0.113.7", "forwarded": "for=203.0.113.7"}
         wrong = [world.log_in(ada.client_id, f"guess {number}", **spoof) for number in range(FREE)]
         assert [(each.status, each.json["error"]) for each in wrong] == [(401, "invalid_client")] * FREE
@@ -130,11 +130,11 @@ def test_a_secret_that_was_rotated_is_not_recognized(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_flood_of_wrong_secrets(world: World, soak: bool) -> None:
+def test_a_flood_of_wrong_secrets(world: SecretsSetup, soak: bool) -> None:
     """Invented clients, which are never slowed down one by one: the server goes on, and so do those it knows."""
     assert world.log_in(world.ada.client_id, world.ada.client_secret).status == 200
     count = 5000 if soak else 400
-    with attacked(world.server, soak=soak), ThreadPoolExecutor(32) as pool:
+    with attack_server(world.server, soak=soak), ThreadPoolExecutor(32) as pool:
         flood = [pool.submit(world.log_in, f"client {number}", "x") for number in range(count)]
         others = [world.send("GET", "/iceberg/v1/config", authorization=f"Bearer {world.token}") for _ in range(10)]
         again = world.log_in(world.ada.client_id, world.ada.client_secret, ELSEWHERE)

@@ -24,20 +24,38 @@ SOON_S = 0.1
 EVENTUALLY_S = 30
 """Within which it answers on a busy machine: a server that hangs does not."""
 EVERY_S = 0.02
+PAUSE_S = 0.05
+"""What keeps a process that only sleeps from running for longer is a pause of the machine: others share its cores."""
+PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 PROBE = """
 import json, sys, threading, time
 from http.client import HTTPConnection, HTTPException
 
-address, patience, pause = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+address, (patience, every_s, pause_s) = sys.argv[1], map(float, sys.argv[2:])
 over = threading.Event()
 
 def wait():
     sys.stdin.read()
     over.set()
 
+def notice_pauses():
+    last = time.monotonic()
+    while True:
+        time.sleep(0.004)
+        now = time.monotonic()
+        if now - last > pause_s:
+            pauses.append((last, now))
+        last = now
+
+def wait_without_pauses(began, ended):
+    paused = sum(max(0, min(ended, end) - max(began, begin)) for begin, end in pauses)
+    return ended - began - paused
+
+pauses = []
 threading.Thread(target=wait, daemon=True).start()
+threading.Thread(target=notice_pauses, daemon=True).start()
 waits, failures = [], []
 is_ready = False
 while not over.is_set() or not (waits or failures):
@@ -49,7 +67,7 @@ while not over.is_set() or not (waits or failures):
     except (OSError, HTTPException) as error:
         failures.append(f"/health/live: {error!r}")
     else:
-        waits.append(time.monotonic() - began)
+        waits.append((began, time.monotonic()))
         if status != 200:
             failures.append(f"/health/live answered {status}")
     finally:
@@ -57,10 +75,13 @@ while not over.is_set() or not (waits or failures):
     if not is_ready:
         is_ready, waits = True, []
         print("ready", flush=True)
-    time.sleep(pause)
-print(json.dumps([waits, failures]))
+    time.sleep(every_s)
+print(json.dumps([[wait_without_pauses(*each) for each in waits], failures]))
 """
-"""Asks /health/live again and again, until its input ends."""
+"""Asks /health/live again and again, until its input ends.
+
+Pauses of the whole machine, which a thread that only sleeps notices too, are not the server's, and are left out.
+"""
 
 
 @dataclass(slots=True)
@@ -69,13 +90,14 @@ class Watch:
 
     server: Served
     started: frozenset[int] = frozenset()
+    most_mb: float = MOST_MB
     peak_mb: float = 0
     waits_s: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) -> Iterator[Watch]:
+def attack_server(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) -> Iterator[Watch]:
     """Attack a server in the block; fail unless it withstands.
 
     Its processes must live on and hold less than `most_mb` together at every moment; `/health/live` must answer all the
@@ -83,11 +105,11 @@ def attacked(server: Served, *, soak: bool = False, most_mb: float = MOST_MB) ->
     """
     # A server accepts connections while it still loads its libraries; that is not what an attack does to it.
     until(lambda: ask(server, "GET", "/health/ready").status == 200, "the server is ready")
-    watch = Watch(server, frozenset(_processes(server)))
+    watch = Watch(server, frozenset(_processes(server)), most_mb)
     over = threading.Event()
     measuring = threading.Thread(target=_measure, args=(watch, over))
     # In a process of its own: threads of the attacker would make it wait for themselves.
-    command = [sys.executable, "-c", PROBE, urlsplit(server.uri).netloc, str(EVENTUALLY_S), str(EVERY_S)]
+    command = [sys.executable, "-c", PROBE, urlsplit(server.uri).netloc, *map(str, (EVENTUALLY_S, EVERY_S, PAUSE_S))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
         assert probe.stdout is not None
         probe.stdout.readline()
@@ -122,7 +144,12 @@ def _elsewhere() -> Iterator[None]:
 
 def _measure(watch: Watch, over: threading.Event) -> None:
     while not over.is_set():
-        watch.peak_mb = max(watch.peak_mb, sum(map(_resident_mb, _processes(watch.server))))
+        processes = _processes(watch.server)
+        # Pages that several processes share are counted once only where it matters: that stops the server for a while.
+        held = sum(map(_resident_mb, processes))
+        if held > watch.most_mb:
+            held = sum(map(_proportional_mb, processes))
+        watch.peak_mb = max(watch.peak_mb, held)
         sleep(EVERY_S)
 
 
@@ -139,6 +166,13 @@ def _processes(server: Served) -> list[int]:
 
 
 def _resident_mb(pid: int) -> float:
+    """What a process holds; a page that several share counts for each of them."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_MB
+    return 0.0
+
+
+def _proportional_mb(pid: int) -> float:
     """What a process holds; a page that several share counts in parts."""
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) / 1024

@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from lancehouse.server.http.issuers import IssuerSettings
+from lancehouse.server.http.auth import IssuerSettings
 from tests.servers.loopback import Answer, Loopback, Request
 
 AUDIENCE = "lakehouse"
@@ -70,12 +70,12 @@ class OpenId(Loopback):
         present = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(present, key, algorithm, headers={"kid": kid, **header})
 
-    def asked(self) -> int:
+    def count_fetches(self) -> int:
         """How often the keys were fetched."""
         return sum(target == "/keys" for _, target in list(self.requests))
 
 
-def unsigned(claims: Mapping[str, Any]) -> str:
+def unsigned_token(claims: Mapping[str, Any]) -> str:
     """A token with `alg` none."""
     return jwt.encode(dict(claims), None, "none")  # type: ignore[arg-type]
 

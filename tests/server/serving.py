@@ -24,15 +24,14 @@ from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.observability import Log
 from lancehouse.server.http.protocol import create_protocol
 from lancehouse.server.http.routes import Route
-from lancehouse.server.run import Server, listen
+from lancehouse.server.run import Server, StartupApp, listen
 from lancehouse.server.settings import ServerSettings
-from lancehouse.server.startup import StartupApp
 
 START_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -56,7 +55,7 @@ class Answer:
 
 
 @dataclass
-class Client:
+class ServerClient:
     """One connection at a time, to a server that may be awkward."""
 
     port: int
@@ -70,18 +69,20 @@ class Client:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         raw: bytes | None = None,
-    ) -> Answer:
+    ) -> ServerAnswer:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         try:
             kind = {} if data is None else {"content-type": "application/json"}
             connection.request(method, path, data, {**kind, **self.headers, **(headers or {})})
             reply = connection.getresponse()
-            return Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
+            return ServerAnswer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
         finally:
             connection.close()
 
-    def iceberg(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+    def iceberg(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> ServerAnswer:
         return self.send(method, f"/iceberg/v1/{path}", body, headers)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -98,7 +99,7 @@ def serving(
     auth: bool = False,
     names: Sequence[str] = ("main", "other"),
     level: str = "info",
-) -> Iterator[Client]:
+) -> Iterator[ServerClient]:
     """A server on SQLite, with a warehouse for each name."""
     limits = limits or ServerLimits()
     database = bootstrap.open_database(f"sqlite:///{folder / 'catalog.db'}")
@@ -120,7 +121,7 @@ def serving(
     thread.start()
     try:
         assert ready.wait(START_TIMEOUT_S)
-        yield Client(port, log=file)
+        yield ServerClient(port, log=file)
     finally:
         server.stop()
         thread.join(START_TIMEOUT_S)

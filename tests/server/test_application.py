@@ -24,7 +24,7 @@ from lancehouse.server.http.observability import Log
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import Route
 from lancehouse.store import repository
-from tests.server.serving import Client, serving
+from tests.server.serving import ServerClient, serving
 
 HELD = threading.Event()
 
@@ -62,7 +62,7 @@ ROUTES = [
 
 
 @pytest.fixture(scope="module")
-def awkward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def awkward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerClient]:
     limits = ServerLimits(body=1000, read_s=0.5, head_s=0.5, handle_s=0.3, requests=8, threads=4)
     with serving(tmp_path_factory.mktemp("awkward"), limits=limits, more=ROUTES) as client:
         yield client
@@ -70,7 +70,7 @@ def awkward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 @pytest.fixture
-def held() -> Iterator[None]:
+def holding() -> Iterator[None]:
     HELD.clear()
     yield
     HELD.set()
@@ -104,31 +104,31 @@ def raw(port: int, data: bytes, wait_s: float = 10) -> bytes:
         ("GET", "/refuse", (409, "CommitFailedException")),
     ],
 )
-def test_every_error_has_the_envelope(awkward: Client, method: str, path: str, expected: tuple[int, str]) -> None:
+def test_every_error_has_the_envelope(awkward: ServerClient, method: str, path: str, expected: tuple[int, str]) -> None:
     answer = awkward.send(method, path)
     assert answer.error == expected
     assert "secret" not in answer.message
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_405_says_what_is_allowed(awkward: Client) -> None:
+def test_405_says_what_is_allowed(awkward: ServerClient) -> None:
     assert awkward.send("PUT", "/iceberg/v1/main/namespaces").headers["allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize(("path", "status"), [("/refuse", 409), ("/nonsense", 404), ("/health/live", 200)])
-def test_head_has_no_body(awkward: Client, path: str, status: int) -> None:
+def test_head_has_no_body(awkward: ServerClient, path: str, status: int) -> None:
     answer = awkward.send("HEAD", path)
     assert (answer.status, answer.body) == (status, b"")
 
 
-def test_a_failure_is_in_the_log_under_its_id(awkward: Client) -> None:
+def test_a_failure_is_in_the_log_under_its_id(awkward: ServerClient) -> None:
     answer = awkward.send("GET", "/fail", headers={"X-Request-Id": "mine-1"})
     assert answer.headers["x-request-id"] == "mine-1"
     assert "mine-1" in answer.message
 
 
 @pytest.mark.parametrize("given", ["a b", "ü", "x" * 200, ""])
-def test_an_odd_request_id_is_replaced(awkward: Client, given: str) -> None:
+def test_an_odd_request_id_is_replaced(awkward: ServerClient, given: str) -> None:
     answer = awkward.send("GET", "/health/live", headers={"X-Request-Id": given})
     assert answer.headers["x-request-id"] not in ("", given)
 
@@ -141,15 +141,15 @@ def test_an_odd_request_id_is_replaced(awkward: Client, given: str) -> None:
         ("POST", "/hold/commit", (504, "CommitStateUnknownException")),
     ],
 )
-@pytest.mark.usefixtures("held")
-def test_what_takes_too_long(awkward: Client, method: str, path: str, expected: tuple[int, str]) -> None:
+@pytest.mark.usefixtures("holding")
+def test_what_takes_too_long(awkward: ServerClient, method: str, path: str, expected: tuple[int, str]) -> None:
     started = time.monotonic()
     assert awkward.send(method, path).error == expected
     assert time.monotonic() - started < 5
 
 
-@pytest.mark.usefixtures("held")
-def test_too_many_requests_at_once(awkward: Client) -> None:
+@pytest.mark.usefixtures("holding")
+def test_too_many_requests_at_once(awkward: ServerClient) -> None:
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(awkward.send("GET", "/hold").status)) for _ in range(8)]
     for thread in threads:
@@ -184,7 +184,7 @@ CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
         (POST + b"content-length: -1\r\n\r\n", 400),
     ],
 )
-def test_requests_that_are_not_taken(awkward: Client, request_: bytes, status: int) -> None:
+def test_requests_that_are_not_taken(awkward: ServerClient, request_: bytes, status: int) -> None:
     started = time.monotonic()
     head, _, body = raw(awkward.port, request_).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -192,7 +192,7 @@ def test_requests_that_are_not_taken(awkward: Client, request_: bytes, status: i
     assert time.monotonic() - started < 5
 
 
-def test_who_says_nothing_is_hung_up_on(awkward: Client) -> None:
+def test_who_says_nothing_is_hung_up_on(awkward: ServerClient) -> None:
     started = time.monotonic()
     assert raw(awkward.port, b"") == b""
     assert time.monotonic() - started < 5
@@ -213,19 +213,19 @@ def test_who_says_nothing_is_hung_up_on(awkward: Client) -> None:
         (b"abc", "identity", 3),
     ],
 )
-def test_bodies(awkward: Client, data: bytes, coding: str | None, expected: int) -> None:
+def test_bodies(awkward: ServerClient, data: bytes, coding: str | None, expected: int) -> None:
     answer = awkward.send("POST", "/echo", raw=data, headers={"Content-Encoding": coding} if coding else {})
     assert (answer.json["body"] if answer.status == 200 else answer.error[0]) == expected
 
 
-def test_the_token_endpoint_refuses_in_the_form_of_oauth(awkward: Client) -> None:
+def test_the_token_endpoint_refuses_in_the_form_of_oauth(awkward: ServerClient) -> None:
     form = {"content-type": "application/x-www-form-urlencoded", "Content-Encoding": "br"}
     answer = awkward.send("POST", "/iceberg/v1/oauth/tokens", raw=b"abc", headers=form)
     assert (answer.status, answer.json["error"]) == (400, "invalid_request")
     assert "Content-Encoding 'br' is not known here" in answer.json["error_description"]
 
 
-def test_a_connection_lives_on_after_an_error(awkward: Client) -> None:
+def test_a_connection_lives_on_after_an_error(awkward: ServerClient) -> None:
     request = b"GET /nonsense HTTP/1.1\r\nhost: x\r\n\r\n"
     last = b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     said = raw(awkward.port, request + request + last)
@@ -277,7 +277,7 @@ def test_a_copy_that_is_being_made_is_recorded_before_the_server_stops(tmp_path:
     assert making.result(0) is not None
 
 
-def test_places(awkward: Client) -> None:
+def test_places(awkward: ServerClient) -> None:
     assert awkward.send("GET", "/").json["iceberg"] == "/iceberg"
     assert awkward.send("GET", "/health/ready").json == {"status": "ready"}
 
@@ -371,7 +371,7 @@ def test_authentication(tmp_path: Path) -> None:
         assert token.headers["cache-control"] == "no-store"
 
 
-def test_a_broken_query_is_not_repeated(client: Client) -> None:
+def test_a_broken_query_is_not_repeated(client: ServerClient) -> None:
     for query in ("token=s3cr3t%zz", "token=s3cr3t%ff", "token=s3cr3t%00"):
         answer = client.iceberg("GET", f"main/namespaces?{query}")
         assert answer.error == (400, "BadRequestException")
@@ -379,7 +379,7 @@ def test_a_broken_query_is_not_repeated(client: Client) -> None:
         assert "s3cr3t" not in answer.message
 
 
-def test_requests_on_one_connection_are_answered_in_turn(awkward: Client) -> None:
+def test_requests_on_one_connection_are_answered_in_turn(awkward: ServerClient) -> None:
     """Some on the connection itself, some by a thread; and none after the one that is to be the last."""
     asked = ["/health/live", "/health/ready", "/health/live", "/refuse", "/", "/nonsense"]
     head = "GET {} HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: id{}\r\n{}\r\n"
@@ -400,7 +400,7 @@ def test_requests_on_one_connection_are_answered_in_turn(awkward: Client) -> Non
         (b"GET /health/\xc3\xa9 HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n", b"400"),
     ],
 )
-def test_a_connection_ends_where_it_should(awkward: Client, request_head: bytes, status: bytes) -> None:
+def test_a_connection_ends_where_it_should(awkward: ServerClient, request_head: bytes, status: bytes) -> None:
     answer = raw(awkward.port, request_head)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert b"connection: close\r\n" in answer

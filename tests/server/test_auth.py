@@ -24,7 +24,7 @@ from lancehouse.server.http.oauth import Tokens
 from lancehouse.store import migrate
 from lancehouse.store.database import Database
 from tests.from_memory import from_memory
-from tests.server.issuer import OpenId, pieces, unsigned
+from tests.server.issuer import OpenId, pieces, unsigned_token
 from tests.servers.loopback import Answer, Loopback, Request
 
 READ = Grant(Role.READER, "w")
@@ -32,7 +32,7 @@ SOON_S = 0.2
 """How long the authenticators of these tests believe what they found out."""
 
 
-class World:
+class AuthSetup:
     """A database with `ada`, who may read, and an authenticator that requires it."""
 
     def __init__(self, file: Path) -> None:
@@ -46,21 +46,21 @@ class World:
         self.static = self.principals.create_token("ada", "ci")
         self.auth = Authenticator(self.principals, required=True, fresh_s=SOON_S)
 
-    def issued(self, *, life_s: int = 3600) -> str:
+    def issue_token(self, *, life_s: int = 3600) -> str:
         principal = self.principals.find("ada")
         assert principal
         return Tokens(self.principals, life_s).issue(principal)
 
-    def signed(self, changes: dict[str, Any], key: bytes | None = None, algorithm: str = "HS256") -> str:
+    def sign_token(self, changes: dict[str, Any], key: bytes | None = None, algorithm: str = "HS256") -> str:
         """A token of ours with other claims; None takes one away."""
-        claims = {**pieces(self.issued())[1], **changes}
+        claims = {**pieces(self.issue_token())[1], **changes}
         present = {name: value for name, value in claims.items() if value is not None}
         return jwt.encode(present, key or bytes.fromhex(self.principals.get_signing_key()), algorithm)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "catalog.db")
+def world(tmp_path: Path) -> Iterator[AuthSetup]:
+    made = AuthSetup(tmp_path / "catalog.db")
     yield made
     made.database.close()
 
@@ -76,28 +76,28 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-Headers = Callable[[World], dict[str, str]]
+Headers = Callable[[AuthSetup], dict[str, str]]
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        lambda world: bearer(world.issued()),
+        lambda world: bearer(world.issue_token()),
         lambda world: bearer(world.static),
         lambda world: {"authorization": f"bearer   {world.static} "},
         lambda world: {"x-api-key": world.static},
-        lambda world: {"x-api-key": "nonsense", **bearer(world.issued())},
+        lambda world: {"x-api-key": "nonsense", **bearer(world.issue_token())},
     ],
     ids=["issued", "static", "case and spaces", "api key", "both"],
 )
-def test_a_good_token_tells_who_sends_it(world: World, headers: Headers) -> None:
+def test_a_good_token_tells_who_sends_it(world: AuthSetup, headers: Headers) -> None:
     sent = headers(world)
     assert from_memory(world.auth.identify, sent) is None
     assert world.auth.identify(sent) == Identity("ada", (READ,))
     assert from_memory(world.auth.identify, sent) == Identity("ada", (READ,))
 
 
-def test_what_is_remembered_is_what_was_looked_at(world: World) -> None:
+def test_what_is_remembered_is_what_was_looked_at(world: AuthSetup) -> None:
     """Spaces that only Python strips, beside a key."""
     odd = {"authorization": "\xa0"}
     assert world.auth.identify({**odd, "x-api-key": world.static}) == Identity("ada", (READ,))
@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Headers, str]] = {
     "scheme only": (lambda world: {"authorization": "Bearer"}, "form: Bearer TOKEN"),
     "no scheme": (lambda world: {"authorization": world.static}, "form: Bearer TOKEN"),
     "basic": (lambda world: {"authorization": f"Basic {world.static}"}, "form: Bearer TOKEN"),
-    "api key of another kind": (lambda world: {"x-api-key": world.issued()}, "must be a static token"),
+    "api key of another kind": (lambda world: {"x-api-key": world.issue_token()}, "must be a static token"),
     "words": (lambda world: bearer("a b"), "nor of an issuer"),
     "latin": (lambda world: bearer("ä" * 20), "malformed"),
     "control": (lambda world: bearer("a\x00b"), "malformed"),
@@ -124,26 +124,26 @@ BAD: dict[str, tuple[Headers, str]] = {
     "no JSON": (lambda world: bearer("e30.e30.e30"), "nor of an issuer"),
     "a list": (lambda world: bearer("e30.W10.AA"), "nor of an issuer"),
     "deep": (lambda world: bearer("e30." + jwt.utils.base64url_encode(b"[" * 9000).decode() + ".AA"), "nor of an"),
-    "expired": (lambda world: bearer(world.issued(life_s=-1)), "expired"),
-    "other signature": (lambda world: bearer(world.issued()[:-6] + "AAAAAA"), "signature is wrong"),
-    "no signature": (lambda world: bearer(world.issued().rpartition(".")[0] + "."), "signature is wrong"),
-    "unsigned": (lambda world: bearer(unsigned(pieces(world.issued())[1])), "malformed"),
-    "other key": (lambda world: bearer(world.signed({}, b"k" * 32)), "signature is wrong"),
-    "other algorithm": (lambda world: bearer(world.signed({}, b"k" * 64, "HS512")), "malformed"),
-    "other issuer": (lambda world: bearer(world.signed({"iss": "https://example.org"})), "nor of an issuer"),
+    "expired": (lambda world: bearer(world.issue_token(life_s=-1)), "expired"),
+    "other signature": (lambda world: bearer(world.issue_token()[:-6] + "AAAAAA"), "signature is wrong"),
+    "no signature": (lambda world: bearer(world.issue_token().rpartition(".")[0] + "."), "signature is wrong"),
+    "unsigned": (lambda world: bearer(unsigned_token(pieces(world.issue_token())[1])), "malformed"),
+    "other key": (lambda world: bearer(world.sign_token({}, b"k" * 32)), "signature is wrong"),
+    "other algorithm": (lambda world: bearer(world.sign_token({}, b"k" * 64, "HS512")), "malformed"),
+    "other issuer": (lambda world: bearer(world.sign_token({"iss": "https://example.org"})), "nor of an issuer"),
     "issuer is a list": (lambda world: bearer(jwt.encode({"a": 1}, b"k" * 32)), "nor of an issuer"),
-    "other audience": (lambda world: bearer(world.signed({"aud": "x"})), "malformed"),
-    "no expiry": (lambda world: bearer(world.signed({"exp": None})), "malformed"),
-    "no generation": (lambda world: bearer(world.signed({"gen": None})), "malformed"),
-    "other generation": (lambda world: bearer(world.signed({"gen": "0"})), "deleted or has a new secret"),
-    "nobody": (lambda world: bearer(world.signed({"sub": "bob"})), "deleted or has a new secret"),
-    "strange name": (lambda world: bearer(world.signed({"sub": "\ud800\x00"})), "deleted or has a new secret"),
-    "endless": (lambda world: bearer(world.signed({"exp": float("inf")})), "malformed"),
+    "other audience": (lambda world: bearer(world.sign_token({"aud": "x"})), "malformed"),
+    "no expiry": (lambda world: bearer(world.sign_token({"exp": None})), "malformed"),
+    "no generation": (lambda world: bearer(world.sign_token({"gen": None})), "malformed"),
+    "other generation": (lambda world: bearer(world.sign_token({"gen": "0"})), "deleted or has a new secret"),
+    "nobody": (lambda world: bearer(world.sign_token({"sub": "bob"})), "deleted or has a new secret"),
+    "strange name": (lambda world: bearer(world.sign_token({"sub": "\ud800\x00"})), "deleted or has a new secret"),
+    "endless": (lambda world: bearer(world.sign_token({"exp": float("inf")})), "malformed"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_token_is_refused_without_repeating_it(world: World, case: str) -> None:
+def test_a_bad_token_is_refused_without_repeating_it(world: AuthSetup, case: str) -> None:
     make, words = BAD[case]
     headers = make(world)
     for _ in range(2):
@@ -166,9 +166,9 @@ def test_a_bad_token_is_refused_without_repeating_it(world: World, case: str) ->
     ids=["delete", "rotate", "delete the token"],
 )
 def test_what_was_taken_away_is_gone_soon(
-    world: World, change: Callable[[Principals], object], kinds: set[str]
+    world: AuthSetup, change: Callable[[Principals], object], kinds: set[str]
 ) -> None:
-    sent = {"issued": bearer(world.issued()), "static": bearer(world.static)}
+    sent = {"issued": bearer(world.issue_token()), "static": bearer(world.static)}
     for headers in sent.values():
         world.auth.identify(headers)
     other = Database(world.url)
@@ -184,8 +184,8 @@ def test_what_was_taken_away_is_gone_soon(
             assert world.auth.identify(headers).name == "ada"
 
 
-def test_grants_follow_soon(world: World) -> None:
-    headers = bearer(world.issued())
+def test_grants_follow_soon(world: AuthSetup) -> None:
+    headers = bearer(world.issue_token())
     world.principals.revoke("ada", "w")
     assert world.auth.identify(headers).grants == ()
     world.principals.grant("ada", Grant(Role.ADMIN))
@@ -193,9 +193,9 @@ def test_grants_follow_soon(world: World) -> None:
     assert world.auth.identify(headers).grants == (Grant(Role.ADMIN),)
 
 
-def test_a_token_is_not_remembered_beyond_its_end(world: World) -> None:
+def test_a_token_is_not_remembered_beyond_its_end(world: AuthSetup) -> None:
     auth = Authenticator(world.principals, required=True, fresh_s=60)
-    headers = bearer(world.signed({"exp": int(time.time()) + 2}))
+    headers = bearer(world.sign_token({"exp": int(time.time()) + 2}))
     assert auth.identify(headers).name == "ada"
     time.sleep(2.1)
     assert from_memory(auth.identify, headers) is None
@@ -203,7 +203,7 @@ def test_a_token_is_not_remembered_beyond_its_end(world: World) -> None:
         auth.identify(headers)
 
 
-def test_all_servers_on_a_database_take_each_others_tokens(world: World) -> None:
+def test_all_servers_on_a_database_take_each_others_tokens(world: AuthSetup) -> None:
     database = Database(world.url)
     other = Authenticator(Principals(database), required=True)
     form = {
@@ -216,16 +216,16 @@ def test_all_servers_on_a_database_take_each_others_tokens(world: World) -> None
     database.close()
 
 
-def test_what_is_remembered_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded(world: AuthSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lancehouse.server.http.auth.REMEMBERED", 3)
     auth = Authenticator(world.principals, required=True, fresh_s=60)
-    sent = [bearer(world.issued()) for _ in range(5)]
+    sent = [bearer(world.issue_token()) for _ in range(5)]
     for headers in sent:
         auth.identify(headers)
     assert [from_memory(auth.identify, headers) is not None for headers in sent] == [False, False, True, True, True]
 
 
-def test_anybody_may_call_until_there_is_a_principal(world: World) -> None:
+def test_anybody_may_call_until_there_is_a_principal(world: AuthSetup) -> None:
     world.principals.delete("ada")
     auth = Authenticator(world.principals, required=False, fresh_s=SOON_S)
     for headers in ({}, bearer("None"), bearer("nonsense")):
@@ -241,7 +241,7 @@ def test_anybody_may_call_until_there_is_a_principal(world: World) -> None:
         auth.identify({})
 
 
-def test_an_outside_issuer_or_the_word_alone_closes_the_server(world: World, openid: OpenId) -> None:
+def test_an_outside_issuer_or_the_word_alone_closes_the_server(world: AuthSetup, openid: OpenId) -> None:
     world.principals.delete("ada")
     for auth in (
         Authenticator(world.principals, required=True),
@@ -251,12 +251,12 @@ def test_an_outside_issuer_or_the_word_alone_closes_the_server(world: World, ope
             auth.identify({})
 
 
-def test_an_outside_issuer_vouches_for_principals_of_its_own(world: World, openid: OpenId) -> None:
+def test_an_outside_issuer_vouches_for_principals_of_its_own(world: AuthSetup, openid: OpenId) -> None:
     world.principals.create("eve", [READ], external=True)
     auth = Authenticator(world.principals, [openid.settings()], required=True)
     eve = bearer(openid.token("one", {"sub": "eve"}))
     assert auth.identify(eve) == from_memory(auth.identify, eve) == Identity("eve", (READ,))
-    assert auth.identify(bearer(world.issued())).name == "ada"
+    assert auth.identify(bearer(world.issue_token())).name == "ada"
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,14 @@ def test_an_outside_issuer_vouches_for_principals_of_its_own(world: World, openi
     ],
 )
 def test_whom_an_outside_issuer_cannot_vouch_for(
-    world: World, openid: OpenId, claims: dict[str, Any], error: type[LanceNamespaceError], words: str
+    world: AuthSetup, openid: OpenId, claims: dict[str, Any], error: type[LanceNamespaceError], words: str
 ) -> None:
     auth = Authenticator(world.principals, [openid.settings()], required=True)
     with pytest.raises(error, match=words):
         auth.identify(bearer(openid.token("one", claims)))
 
 
-def test_an_issuer_out_of_reach_is_503(world: World) -> None:
+def test_an_issuer_out_of_reach_is_503(world: AuthSetup) -> None:
     with OpenId() as openid:
         openid.add("one")
         settings, token = openid.settings(), openid.token("one")
@@ -317,16 +317,16 @@ def failure(status: int, kind: str, error: Exception) -> Answer:
 
 
 @pytest.fixture
-def guarded(world: World) -> Iterator[Guarded]:
+def guarded_server(world: AuthSetup) -> Iterator[Guarded]:
     with Guarded(world.auth) as server:
         yield server
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pyiceberg")
 class TestPyiceberg:
-    def test_a_credential(self, world: World, guarded: Guarded) -> None:
+    def test_a_credential(self, world: AuthSetup, guarded_server: Guarded) -> None:
         credential = f"{world.ada.client_id}:{world.ada.client_secret}"
-        catalog = load_catalog("c", type="rest", uri=guarded.uri, credential=credential)
+        catalog = load_catalog("c", type="rest", uri=guarded_server.uri, credential=credential)
         assert catalog.list_namespaces() == [("a",)]
         with pytest.raises(ForbiddenError, match="ada is no writer of warehouse w"):
             catalog.create_namespace("b")
@@ -334,7 +334,7 @@ class TestPyiceberg:
         time.sleep(SOON_S)
         catalog.create_namespace("b")
 
-    def test_it_renews_a_token_that_ended(self, world: World) -> None:
+    def test_it_renews_a_token_that_ended(self, world: AuthSetup) -> None:
         auth = Authenticator(world.principals, required=True, lifetime_s=2)
         with Guarded(auth) as guarded:
             credential = f"{world.ada.client_id}:{world.ada.client_secret}"
@@ -344,19 +344,19 @@ class TestPyiceberg:
             assert catalog.list_namespaces() == [("a",)]
             assert guarded.requests.count(("POST", "/v1/oauth/tokens")) == before + 1
 
-    def test_oauth2_with_http_basic(self, world: World, guarded: Guarded) -> None:
+    def test_oauth2_with_http_basic(self, world: AuthSetup, guarded_server: Guarded) -> None:
         oauth2 = {
             "client_id": world.ada.client_id,
             "client_secret": world.ada.client_secret,
-            "token_url": f"{guarded.uri}/v1/oauth/tokens",
+            "token_url": f"{guarded_server.uri}/v1/oauth/tokens",
             "scope": "catalog",
         }
         auth: Any = {"type": "oauth2", "oauth2": oauth2}
-        catalog = load_catalog("c", type="rest", uri=guarded.uri, auth=auth)
+        catalog = load_catalog("c", type="rest", uri=guarded_server.uri, auth=auth)
         assert catalog.list_namespaces() == [("a",)]
 
-    def test_a_static_token(self, world: World, guarded: Guarded) -> None:
-        catalog = load_catalog("c", type="rest", uri=guarded.uri, token=world.static)
+    def test_a_static_token(self, world: AuthSetup, guarded_server: Guarded) -> None:
+        catalog = load_catalog("c", type="rest", uri=guarded_server.uri, token=world.static)
         assert catalog.list_namespaces() == [("a",)]
 
     @pytest.mark.parametrize(
@@ -373,29 +373,29 @@ class TestPyiceberg:
         ],
     )
     def test_what_is_refused(
-        self, guarded: Guarded, properties: dict[str, str], error: type[Exception], words: str
+        self, guarded_server: Guarded, properties: dict[str, str], error: type[Exception], words: str
     ) -> None:
         with pytest.raises(error, match=words):
-            load_catalog("c", **{"type": "rest", "uri": guarded.uri, **properties})
+            load_catalog("c", **{"type": "rest", "uri": guarded_server.uri, **properties})
 
 
 class TestOurClient:
     @pytest.mark.parametrize("scope", [{}, {"scope": "PRINCIPAL_ROLE:ALL"}])
-    def test_a_credential(self, world: World, guarded: Guarded, scope: dict[str, str]) -> None:
+    def test_a_credential(self, world: AuthSetup, guarded_server: Guarded, scope: dict[str, str]) -> None:
         credential = f"{world.ada.client_id}:{world.ada.client_secret}"
-        client = connect("iceberg", {"endpoint": guarded.uri, "credential": credential, **scope})
+        client = connect("iceberg", {"endpoint": guarded_server.uri, "credential": credential, **scope})
         assert client.list_namespaces(ListNamespacesRequest(id=["w"])).namespaces == ["w.a"]
         with pytest.raises(PermissionDeniedError, match="ada is no writer of warehouse w"):
             client.create_namespace(CreateNamespaceRequest(id=["w", "b"]))
 
     @pytest.mark.parametrize("token", ["static", "issued"])
-    def test_a_token(self, world: World, guarded: Guarded, token: str) -> None:
-        value = world.static if token == "static" else world.issued()
-        client = connect("iceberg", {"endpoint": guarded.uri, "auth_token": value})
+    def test_a_token(self, world: AuthSetup, guarded_server: Guarded, token: str) -> None:
+        value = world.static if token == "static" else world.issue_token()
+        client = connect("iceberg", {"endpoint": guarded_server.uri, "auth_token": value})
         assert client.list_namespaces(ListNamespacesRequest(id=["w"])).namespaces == ["w.a"]
 
     @pytest.mark.parametrize("properties", [{"credential": "x:y"}, {"auth_token": "lh_nonsense"}, {}])
-    def test_what_is_refused(self, guarded: Guarded, properties: dict[str, str]) -> None:
-        client = connect("iceberg", {"endpoint": guarded.uri, **properties})
+    def test_what_is_refused(self, guarded_server: Guarded, properties: dict[str, str]) -> None:
+        client = connect("iceberg", {"endpoint": guarded_server.uri, **properties})
         with pytest.raises(UnauthenticatedError):
             client.list_namespaces(ListNamespacesRequest(id=["w"]))

@@ -18,14 +18,14 @@ import pytest
 
 from lancehouse.lake import storage_layout
 from lancehouse.schema.display import BRIEF, WHOLE
-from lancehouse.server.console import routes, row_pages, rows, vector_projection
+from lancehouse.server.console import routes, row_pages, rows
 from tests.browser.house import Open, open_house
 
 MANY = 2500
 
 
 @dataclass(frozen=True)
-class Answer:
+class ConsoleAnswer:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -47,25 +47,25 @@ class Console:
     name: str | None = "ada"
     headers: dict[str, str] = field(default_factory=dict)
 
-    def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
+    def get(self, path: str, method: str = "GET", **headers: str) -> ConsoleAnswer:
         sent = {**self.headers, **{key.replace("_", "-"): value for key, value in headers.items()}}
         if self.name:
             sent["Authorization"] = f"Bearer {self.house.tokens[self.name]}"
         try:
             with urlopen(Request(f"{self.house.uri}{path}", headers=sent, method=method)) as reply:
-                return Answer(reply.status, {k.lower(): v for k, v in reply.headers.items()}, reply.read())
+                return ConsoleAnswer(reply.status, {k.lower(): v for k, v in reply.headers.items()}, reply.read())
         except HTTPError as error:
             with error:
-                return Answer(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
+                return ConsoleAnswer(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
 
-    def ask(self, question: str, place: str | None = None, *levels: str, **params: Any) -> Answer:
+    def ask(self, question: str, place: str | None = None, *levels: str, **params: Any) -> ConsoleAnswer:
         named = [("in", place)] if place else []
         asked = [*named, *(("level", level) for level in levels)]
         for key, value in params.items():
             asked += [(key, each) for each in (value if isinstance(value, list) else [value])]
         return self.get(f"/console/v1/{question}?{urlencode(asked)}")
 
-    def told(self, question: str, place: str | None = None, *levels: str, **params: Any) -> Any:
+    def ask_json(self, question: str, place: str | None = None, *levels: str, **params: Any) -> Any:
         answer = self.ask(question, place, *levels, **params)
         assert answer.status == 200, answer.body
         assert answer.headers["cache-control"] == "no-store"
@@ -163,7 +163,7 @@ def test_the_document_shows_what_there_is() -> None:
         row_pages.MAX_DEFAULT_COLUMNS,
         BRIEF.text,
         f"{WHOLE.text:,}",
-        f"{vector_projection.SAMPLE:,}",
+        f"{row_pages.SAMPLE:,}",
         f"{storage_layout.MAX_LISTED:,}",
     )
     assert [limit for limit in limits if str(limit) not in page.partition("## Limits")[2]] == []
@@ -186,16 +186,16 @@ def test_what_no_grant_allows_is_refused(guest: Console, question: str) -> None:
 
 
 def test_others_see_what_they_may_read(guest: Console) -> None:
-    told = guest.told("places")
+    told = guest.ask_json("places")
     assert (told["principal"], [each["name"] for each in told["backends"]]) == ("guest", ["main"])
-    assert guest.told("namespaces", "main")["names"] == ["shop"]
-    assert guest.told("entries", "main", "shop")["names"] == ["orders", "sales"]
-    assert [each["levels"] for each in guest.told("search", q="o")["found"]] == [
+    assert guest.ask_json("namespaces", "main")["names"] == ["shop"]
+    assert guest.ask_json("entries", "main", "shop")["names"] == ["orders", "sales"]
+    assert [each["levels"] for each in guest.ask_json("search", q="o")["found"]] == [
         ["shop", "orders"],
         ["shop"],
         ["shop", "sales"],
     ]
-    assert guest.told("table", "main", "shop", "orders")["summary"]["rows"] == 6
+    assert guest.ask_json("table", "main", "shop", "orders")["summary"]["rows"] == 6
 
 
 @pytest.mark.parametrize("question", ["namespaces", "namespace", "entries"])
@@ -206,10 +206,10 @@ def test_a_warehouse_without_a_role_tells_nothing(guest: Console, question: str)
 
 def test_a_namespace_on_the_way_is_shown_without_its_tables(house: Open) -> None:
     clerk = Console(house, "clerk")
-    assert clerk.told("namespaces", "main")["names"] == ["library"]
-    assert clerk.told("entries", "main", "library")["names"] == []
-    assert clerk.told("entries", "main", "library", "archive")["names"] == ["old"]
-    found = clerk.told("search", q="l")["found"]
+    assert clerk.ask_json("namespaces", "main")["names"] == ["library"]
+    assert clerk.ask_json("entries", "main", "library")["names"] == []
+    assert clerk.ask_json("entries", "main", "library", "archive")["names"] == ["old"]
+    found = clerk.ask_json("search", q="l")["found"]
     assert [each["levels"] for each in found] == [["library"], ["library", "archive", "old"], ["library", "archive"]]
     assert clerk.ask("table", *DOCS).status == 403
 
@@ -224,7 +224,7 @@ def test_another_backend_needs_a_role_on_it(guest: Console, question: str) -> No
 
 @pytest.mark.parametrize("question", ["namespaces", "entries"])
 def test_a_page_is_never_empty_while_there_is_more(ada: Console, question: str) -> None:
-    assert len(ada.told(question, "main", "library", limit=0)["names"]) == 1
+    assert len(ada.ask_json(question, "main", "library", limit=0)["names"]) == 1
     assert ada.ask(question, "laptop", limit=0).status == 200
 
 
@@ -236,7 +236,7 @@ def test_nothing_is_changed_through_the_console(ada: Console) -> None:
 
 
 def test_places_and_namespaces(ada: Console) -> None:
-    told = ada.told("places")
+    told = ada.ask_json("places")
     assert told["principal"] == "ada"
     assert [(each["name"], each["warehouse"], each["impl"]) for each in told["backends"]] == [
         ("main", True, None),
@@ -245,78 +245,78 @@ def test_places_and_namespaces(ada: Console) -> None:
         ("far", False, "iceberg"),
         ("shared", False, "unity"),
     ]
-    assert ada.told("namespaces", "main")["names"] == ["empty", "library", "many", "shop"]
-    assert ada.told("namespaces", "main", "library")["names"] == ["archive"]
-    first = ada.told("namespaces", "main", limit=2)
+    assert ada.ask_json("namespaces", "main")["names"] == ["empty", "library", "many", "shop"]
+    assert ada.ask_json("namespaces", "main", "library")["names"] == ["archive"]
+    first = ada.ask_json("namespaces", "main", limit=2)
     assert (first["names"], first["listed"]) == (["empty", "library"], True)
-    assert ada.told("namespaces", "main", limit=2, token=first["next"])["names"] == ["many", "shop"]
-    assert ada.told("namespace", "main", "library")["properties"]["owner"] == "the librarians"
+    assert ada.ask_json("namespaces", "main", limit=2, token=first["next"])["names"] == ["many", "shop"]
+    assert ada.ask_json("namespace", "main", "library")["properties"]["owner"] == "the librarians"
 
 
 def test_entries_of_all_kinds_come_in_one_order(ada: Console) -> None:
-    assert ada.told("entries", "main", "shop") == {
+    assert ada.ask_json("entries", "main", "shop") == {
         "names": ["orders", "sales"],
         "kinds": ["iceberg", "view"],
         "next": None,
     }
-    assert ada.told("entries", "main")["names"] == []
-    one = ada.told("entries", "main", "shop", limit=1)
+    assert ada.ask_json("entries", "main")["names"] == []
+    one = ada.ask_json("entries", "main", "shop", limit=1)
     assert one["names"] == ["orders"]
-    assert ada.told("entries", "main", "shop", limit=1, token=one["next"])["names"] == ["sales"]
+    assert ada.ask_json("entries", "main", "shop", limit=1, token=one["next"])["names"] == ["sales"]
 
 
 def test_thousands_of_tables_come_in_pages(ada: Console) -> None:
     names: list[str] = []
     token, pages = "", 0
     while token is not None:
-        told = ada.told("entries", "main", "many", token=token)
+        told = ada.ask_json("entries", "main", "many", token=token)
         names, token, pages = names + told["names"], told["next"], pages + 1
     assert names == [f"t{number:05}" for number in range(MANY)]
     assert pages == 3
-    assert len(ada.told("entries", "main", "many", limit=10**9)["names"]) == MANY
+    assert len(ada.ask_json("entries", "main", "many", limit=10**9)["names"]) == MANY
 
 
 def test_search_finds_the_best_first_and_says_if_there_is_more(ada: Console) -> None:
-    found = ada.told("search", q="DOC")
+    found = ada.ask_json("search", q="DOC")
     assert [(each["in"], each["levels"], each["kind"]) for each in found["found"]] == [
         ("main", ["library", "docs"], "lance")
     ]
-    assert ada.told("search", q="lib")["found"][0]["levels"] == ["library"]
-    assert [each["levels"] for each in ada.told("search", q="many 00042")["found"]] == [["many", "t00042"]]
-    whole = ada.told("search", q="t0")
+    assert ada.ask_json("search", q="lib")["found"][0]["levels"] == ["library"]
+    assert [each["levels"] for each in ada.ask_json("search", q="many 00042")["found"]] == [["many", "t00042"]]
+    whole = ada.ask_json("search", q="t0")
     assert (len(whole["found"]), whole["whole"]) == (100, False)
-    assert ada.told("search", q="no such thing") == {"found": [], "whole": True}
+    assert ada.ask_json("search", q="no such thing") == {"found": [], "whole": True}
     assert ada.ask("search").message == "q is missing in the query"
 
 
 def test_a_folder_as_a_backend(ada: Console) -> None:
-    assert ada.told("entries", "laptop") == {"names": ["notes"], "kinds": ["lance"], "next": None}
-    about = ada.told("table", "laptop", "notes")
+    assert ada.ask_json("entries", "laptop") == {"names": ["notes"], "kinds": ["lance"], "next": None}
+    about = ada.ask_json("table", "laptop", "notes")
     assert (about["state"], about["summary"]["rows"]) == ("ready", 20)
-    (made,) = ada.told("versions", "laptop", "notes")["versions"]
+    (made,) = ada.ask_json("versions", "laptop", "notes")["versions"]
     assert (made["version"], made["operation"], made["by"]) == ("1", "Overwrite", None)
-    assert ada.told("changes", "laptop", "notes") == {"changes": None}
-    title = ada.told("value", "laptop", "notes", column="title", row=0)["value"]
-    assert ada.told("rows", "laptop", "notes", limit=1)["rows"] == [[0, title]]
+    assert ada.ask_json("changes", "laptop", "notes") == {"changes": None}
+    title = ada.ask_json("value", "laptop", "notes", column="title", row=0)["value"]
+    assert ada.ask_json("rows", "laptop", "notes", limit=1)["rows"] == [[0, title]]
     missing = ada.ask("table", "laptop", "nope")
     assert (missing.status, missing.message) == (404, "Table not found: table id 'nope'")
 
 
 def test_a_catalog_whose_levels_end(ada: Console) -> None:
     """Unity has catalogs, schemas and tables, and says of every other level that it is wrong."""
-    assert ada.told("namespaces", "shared")["names"] == ["lake"]
-    assert ada.told("namespaces", "shared", "lake")["names"] == ["maps"]
-    assert ada.told("namespaces", "shared", "lake", "maps") == {"names": [], "next": None, "listed": True}
-    assert ada.told("entries", "shared", "lake")["names"] == []
-    assert ada.told("entries", "shared", "lake", "maps")["names"] == ["roads"]
-    assert ada.told("namespace", "shared", "lake") == {"properties": {}}
+    assert ada.ask_json("namespaces", "shared")["names"] == ["lake"]
+    assert ada.ask_json("namespaces", "shared", "lake")["names"] == ["maps"]
+    assert ada.ask_json("namespaces", "shared", "lake", "maps") == {"names": [], "next": None, "listed": True}
+    assert ada.ask_json("entries", "shared", "lake")["names"] == []
+    assert ada.ask_json("entries", "shared", "lake", "maps")["names"] == ["roads"]
+    assert ada.ask_json("namespace", "shared", "lake") == {"properties": {}}
     assert ada.ask("namespaces", "shared", "lake", "no such").status == 404
     assert ada.ask("namespaces", "shared", "lake", "maps", "too deep").status == 400
 
 
 def test_a_backend_that_does_not_tell_its_warehouses_or_is_away(ada: Console) -> None:
-    assert ada.told("namespaces", "far") == {"names": [], "next": None, "listed": False}
-    assert ada.told("entries", "far")["names"] == []
+    assert ada.ask_json("namespaces", "far") == {"names": [], "next": None, "listed": False}
+    assert ada.ask_json("entries", "far")["names"] == []
     away = ada.ask("namespaces", "far", "w")
     assert (away.status, "no connection to 127.0.0.1:9" in away.message) == (503, True)
 
@@ -342,23 +342,23 @@ def test_what_is_not_there_is_said_in_a_sentence(
 
 
 def test_a_lance_table(ada: Console) -> None:
-    about = ada.told("table", *DOCS)
+    about = ada.ask_json("table", *DOCS)
     assert (about["kind"], about["state"], about["managed_by"]) == ("lance", "ready", "impl")
     assert about["summary"]["version"] == "7"
-    assert about["summary"]["rows"] == ada.told("count", *DOCS)["count"]
-    assert about["summary"]["fragments"] == len(ada.told("fragments", *DOCS)["fragments"])
+    assert about["summary"]["rows"] == ada.ask_json("count", *DOCS)["count"]
+    assert about["summary"]["fragments"] == len(ada.ask_json("fragments", *DOCS)["fragments"])
     assert about["tags"] == {"spring": {"branch": None, "version": "2"}}
     kinds = {column["name"]: (column["kind"], column["type"]) for column in about["columns"]}
     assert kinds["embedding"] == ("vector", "float32[32]")
     assert kinds["seen_at"] == ("time", "timestamp[us, tz=UTC]")
     assert kinds["tags"] == ("list", "list<string>")
-    old = ada.told("table", *DOCS, version=1)["summary"]
+    old = ada.ask_json("table", *DOCS, version=1)["summary"]
     assert (old["version"], old["rows"]) == ("1", 600)
     assert ada.ask("table", *DOCS, version=99).status == 400
 
 
 def test_versions_say_what_made_them_and_who(ada: Console) -> None:
-    told = ada.told("versions", *DOCS)
+    told = ada.ask_json("versions", *DOCS)
     made = {each["version"]: each for each in told["versions"]}
     assert list(made) == ["7", "6", "5", "4", "3", "2", "1"]
     assert [each["operation"] for each in made.values()] == [
@@ -371,14 +371,14 @@ def test_versions_say_what_made_them_and_who(ada: Console) -> None:
     assert made["7"]["message"] == "More of the same, by hand"
     assert made["7"]["properties"] == {"job": "nightly"}
     assert made["2"]["rows"] - made["1"]["rows"] == 200
-    first = ada.told("versions", *DOCS, limit=3)
+    first = ada.ask_json("versions", *DOCS, limit=3)
     assert [each["version"] for each in first["versions"]] == ["7", "6", "5"]
-    rest = ada.told("versions", *DOCS, limit=4, token=first["next"])
+    rest = ada.ask_json("versions", *DOCS, limit=4, token=first["next"])
     assert [each["version"] for each in rest["versions"]] == ["4", "3", "2", "1"]
 
 
 def test_changes_of_the_entry(ada: Console) -> None:
-    told = ada.told("changes", *DOCS)["changes"]
+    told = ada.ask_json("changes", *DOCS)["changes"]
     assert [(each["operation"], each["principal"], each["version"]) for each in (told[0], told[-1])] == [
         ("append", "robin", "7"),
         ("create", "ada", None),
@@ -388,23 +388,23 @@ def test_changes_of_the_entry(ada: Console) -> None:
 
 
 def test_a_version_that_storage_made_has_no_committer(ada: Console) -> None:
-    (made,) = ada.told("versions", "main", "library", "pictures")["versions"]
+    (made,) = ada.ask_json("versions", "main", "library", "pictures")["versions"]
     assert made["by"] is None
 
 
 def test_an_iceberg_table(ada: Console) -> None:
-    about = ada.told("table", "main", "shop", "orders")
+    about = ada.ask_json("table", "main", "shop", "orders")
     assert (about["kind"], about["summary"]["rows"], about["summary"]["format"]) == ("iceberg", 6, "Iceberg v2")
     assert [(each["name"], each["type"], each["kind"]) for each in about["columns"]] == [
         ("id", "long", "number"),
         ("item", "string", "text"),
         ("price", "double", "number"),
     ]
-    newest, oldest = ada.told("versions", "main", "shop", "orders")["versions"]
+    newest, oldest = ada.ask_json("versions", "main", "shop", "orders")["versions"]
     assert (newest["rows"], oldest["rows"], newest["by"]["principal"]) == (6, 3, "ada")
     assert newest["version"] == about["summary"]["version"]
-    one = ada.told("versions", "main", "shop", "orders", limit=1)
-    again = ada.told("versions", "main", "shop", "orders", limit=1, token=one["next"])
+    one = ada.ask_json("versions", "main", "shop", "orders", limit=1)
+    again = ada.ask_json("versions", "main", "shop", "orders", limit=1, token=one["next"])
     assert (one["versions"], again["versions"], again["next"]) == ([newest], [oldest], None)
     refused = ada.ask("rows", "main", "shop", "orders")
     assert refused.status == 400
@@ -412,27 +412,27 @@ def test_an_iceberg_table(ada: Console) -> None:
 
 
 def test_a_view(ada: Console) -> None:
-    about = ada.told("table", "main", "shop", "sales")
+    about = ada.ask_json("table", "main", "shop", "sales")
     assert (about["kind"], about["sql"][0]["dialect"]) == ("view", "spark")
     assert about["sql"][0]["sql"].startswith("SELECT item, sum(price)")
     assert [column["name"] for column in about["columns"]] == ["item", "total"]
-    (version,) = ada.told("versions", "main", "shop", "sales")["versions"]
+    (version,) = ada.ask_json("versions", "main", "shop", "sales")["versions"]
     assert (version["version"], version["sql"]) == ("1", about["sql"])
 
 
 def test_a_table_without_data(ada: Console) -> None:
-    about = ada.told("table", "main", "library", "later")
+    about = ada.ask_json("table", "main", "library", "later")
     assert (about["state"], about["summary"], about["columns"]) == ("declared", None, [])
 
 
 def test_a_table_whose_data_is_gone_is_shown_with_the_reason(house: Open, ada: Console) -> None:
     house.as_("ada").write(pa.table({"a": [1]}), "library", "archive", "gone", managed=True)
     where = ("main", "library", "archive", "gone")
-    shutil.rmtree(Path(ada.told("table", *where)["location"]) / "_versions")
-    about = ada.told("table", *where)
+    shutil.rmtree(Path(ada.ask_json("table", *where)["location"]) / "_versions")
+    about = ada.ask_json("table", *where)
     assert (about["state"], about["summary"]) == ("broken", None)
     assert "was not found" in about["problem"]
-    assert ada.told("changes", *where)["changes"][0]["operation"] == "append"
+    assert ada.ask_json("changes", *where)["changes"][0]["operation"] == "append"
     assert ada.ask("rows", *where).status == 400
     house.as_("ada").call("DELETE", "/iceberg/v1/main/namespaces/library%1Farchive/tables/gone")
 
@@ -441,26 +441,26 @@ def test_a_table_whose_data_is_gone_is_shown_with_the_reason(house: Open, ada: C
 
 
 def test_rows_come_in_pages(ada: Console) -> None:
-    first = ada.told("rows", *DOCS, limit=3)
+    first = ada.ask_json("rows", *DOCS, limit=3)
     assert (len(first["rows"]), first["more"], first["version"]) == (3, True, "7")
     assert first["columns"][:2] == ["id", "title"]
-    second = ada.told("rows", *DOCS, limit=3, offset=3)
+    second = ada.ask_json("rows", *DOCS, limit=3, offset=3)
     ids = [row[0] for row in first["rows"] + second["rows"]]
     assert ids == sorted(set(ids))
     assert len(ids) == 6
-    total = ada.told("count", *DOCS)["count"]
-    last = ada.told("rows", *DOCS, limit=3, offset=total - 1)
+    total = ada.ask_json("count", *DOCS)["count"]
+    last = ada.ask_json("rows", *DOCS, limit=3, offset=total - 1)
     assert (len(last["rows"]), last["more"]) == (1, False)
-    assert len(ada.told("rows", *DOCS, limit=10**6)["rows"]) == 200
+    assert len(ada.ask_json("rows", *DOCS, limit=10**6)["rows"]) == 200
 
 
 def test_rows_are_chosen_by_columns_filter_and_version(ada: Console) -> None:
-    told = ada.told("rows", *DOCS, column_shown=["topic", "id"], filter="id < 3", version=1)
+    told = ada.ask_json("rows", *DOCS, column_shown=["topic", "id"], filter="id < 3", version=1)
     assert told["columns"] == ["topic", "id"]
     assert [row[1] for row in told["rows"]] == [0, 1, 2]
-    assert ada.told("rows", *DOCS, filter="id = 3", version=1)["rows"]
-    assert ada.told("rows", *DOCS, filter="id = 3")["rows"] == []
-    assert ada.told("count", *DOCS, filter="id = 3", version=1) == {"count": 1}
+    assert ada.ask_json("rows", *DOCS, filter="id = 3", version=1)["rows"]
+    assert ada.ask_json("rows", *DOCS, filter="id = 3")["rows"] == []
+    assert ada.ask_json("count", *DOCS, filter="id = 3", version=1) == {"count": 1}
 
 
 @pytest.mark.parametrize(
@@ -499,15 +499,15 @@ def test_wrong_parameters(ada: Console, params: dict[str, Any], sentence: str) -
 
 
 def test_values_are_cut_and_can_be_asked_for_whole(ada: Console) -> None:
-    told = ada.told("rows", *DOCS, limit=1)
+    told = ada.ask_json("rows", *DOCS, limit=1)
     values = dict(zip(told["columns"], told["rows"][0], strict=True))
     assert values["body"]["kind"] == "text"
     assert len(values["body"]["text"]) == 240 < values["body"]["size"]
     assert values["embedding"]["size"] == 32
     assert values["embedding"]["text"].count(",") == 8
     row = told["ids"][0]
-    assert len(ada.told("value", *DOCS, column="body", row=row)["value"]) == values["body"]["size"]
-    whole = ada.told("value", *DOCS, column="embedding", row=row)["value"]
+    assert len(ada.ask_json("value", *DOCS, column="body", row=row)["value"]) == values["body"]["size"]
+    whole = ada.ask_json("value", *DOCS, column="embedding", row=row)["value"]
     assert len(json.loads(whole["text"])) == 32
     assert ada.ask("value", *DOCS, column="body", row=10**15).status == 400
     assert ada.ask("value", *DOCS, column="body").message == "row is missing in the query: the id of a row"
@@ -521,7 +521,7 @@ PICTURES = ("main", "library", "pictures")
 
 @pytest.mark.parametrize("column", ["picture", "icon"])
 def test_pictures_are_told_by_their_own_bytes(ada: Console, column: str) -> None:
-    told = ada.told("rows", *PICTURES, column_shown=[column])
+    told = ada.ask_json("rows", *PICTURES, column_shown=[column])
     answer = ada.ask("image", *PICTURES, column=column, row=told["ids"][0], version=told["version"])
     assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
     assert answer.body.startswith(b"\x89PNG")
@@ -532,7 +532,7 @@ def test_pictures_are_told_by_their_own_bytes(ada: Console, column: str) -> None
 
 
 def test_what_is_no_picture_is_not_sent(ada: Console) -> None:
-    ids = ada.told("rows", *PICTURES, column_shown=["name"])["ids"]
+    ids = ada.ask_json("rows", *PICTURES, column_shown=["name"])["ids"]
     last = ada.ask("image", *PICTURES, column="picture", row=ids[-1])
     assert (last.status, last.message) == (400, "the value is no image: PNG, JPEG, GIF and WebP are shown")
     assert b"svg" not in last.body
@@ -543,28 +543,28 @@ def test_what_is_no_picture_is_not_sent(ada: Console) -> None:
 
 
 def test_vectors_of_a_topic_lie_together(ada: Console) -> None:
-    told = ada.told("plane", *DOCS, column="embedding", label="topic")
+    told = ada.ask_json("plane", *DOCS, column="embedding", label="topic")
     assert len(told["ids"]) == len(told["points"]) == len(told["labels"]) == told["rows"]
     assert 0.3 < sum(told["spread"]) <= 1
-    assert told == ada.told("plane", *DOCS, column="embedding", label="topic")
-    assert ada.told("plane", *DOCS, column="embedding")["labels"] is None
+    assert told == ada.ask_json("plane", *DOCS, column="embedding", label="topic")
+    assert ada.ask_json("plane", *DOCS, column="embedding")["labels"] is None
     assert "holds int64, no vectors" in ada.ask("plane", *DOCS, column="id").message
     assert ada.ask("plane", *DOCS).message == "column is missing in the query"
 
 
 def test_what_is_near_is_of_the_same_topic(ada: Console) -> None:
-    topic = ada.told("rows", *DOCS, column_shown=["topic"], limit=1)
-    told = ada.told("neighbours", *DOCS, column="embedding", row=topic["ids"][0], k=5, column_shown=["topic", "id"])
+    topic = ada.ask_json("rows", *DOCS, column_shown=["topic"], limit=1)
+    told = ada.ask_json("neighbours", *DOCS, column="embedding", row=topic["ids"][0], k=5, column_shown=["topic", "id"])
     assert told["own"][0] == topic["rows"][0][0]
     assert [row[0] for row in told["rows"]] == [told["own"][0]] * 5
     assert topic["ids"][0] not in told["ids"]
     assert told["distances"] == sorted(told["distances"])
     assert told["searched"] == "index"
-    drawn = ada.told("plane", *DOCS, column="embedding")
+    drawn = ada.ask_json("plane", *DOCS, column="embedding")
     places = dict(zip(drawn["ids"], drawn["points"], strict=True))
     assert told["point"] == pytest.approx(places[topic["ids"][0]], rel=1e-4)
     assert told["points"][0] == pytest.approx(places[told["ids"][0]], rel=1e-4)
-    before = ada.told("neighbours", *DOCS, column="embedding", row=0, k=500, version=1)
+    before = ada.ask_json("neighbours", *DOCS, column="embedding", row=0, k=500, version=1)
     assert (before["searched"], len(before["ids"])) == ("table", 50)
 
 
@@ -572,7 +572,7 @@ def test_what_is_near_is_of_the_same_topic(ada: Console) -> None:
 
 
 def test_fragments_and_columns(ada: Console) -> None:
-    told = ada.told("fragments", *DOCS)
+    told = ada.ask_json("fragments", *DOCS)
     assert told["bytes"] == sum(each["bytes"] for each in told["fragments"])
     assert told["rows"] == sum(each["rows"] for each in told["fragments"])
     assert told["deleted"] > 0
@@ -581,15 +581,15 @@ def test_fragments_and_columns(ada: Console) -> None:
 
 
 def test_indices(ada: Console) -> None:
-    found = {each["index_name"]: each for each in ada.told("indices", *DOCS)["indices"]}
+    found = {each["index_name"]: each for each in ada.ask_json("indices", *DOCS)["indices"]}
     assert found["embedding_idx"]["index_type"] == "IVF_FLAT"
     assert found["id_idx"]["columns"] == ["id"]
     assert found["id_idx"]["num_unindexed_rows"] == 40
-    assert ada.told("indices", *DOCS, version=1)["indices"] == []
+    assert ada.ask_json("indices", *DOCS, version=1)["indices"] == []
 
 
 def test_the_log_has_no_filter_and_no_token(house: Open, ada: Console) -> None:
-    ada.told("rows", *DOCS, filter="title = 'a secret word'")
+    ada.ask_json("rows", *DOCS, filter="title = 'a secret word'")
     (log,) = house.folder.glob("serve-*.log")
     said = log.read_text()
     assert "/console/v1/rows" in said

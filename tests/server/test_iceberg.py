@@ -13,13 +13,13 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from lancehouse.lake.dataset import snapshot_id
 from lancehouse.server.api.iceberg import ENDPOINTS
-from tests.server.serving import Answer, Client, serving
+from tests.server.serving import ServerAnswer, ServerClient, serving
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
 LANCE = {"table_type": "lance"}
 
 
-def create(client: Client, namespace: str, name: str, **more: Any) -> Answer:
+def create(client: ServerClient, namespace: str, name: str, **more: Any) -> ServerAnswer:
     return client.iceberg("POST", f"main/namespaces/{namespace}/tables", {"name": name, "schema": SCHEMA, **more})
 
 
@@ -42,7 +42,7 @@ def set_property(key: str, value: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("query", "warehouse"), [("", "main"), ("?warehouse=main", "main"), ("?warehouse=other", "other")]
 )
-def test_config(client: Client, query: str, warehouse: str) -> None:
+def test_config(client: ServerClient, query: str, warehouse: str) -> None:
     found = client.iceberg("GET", "config" + query).json
     root = found["defaults"]["root"]
     assert root.endswith(f"/{warehouse}")
@@ -55,7 +55,7 @@ def test_config(client: Client, query: str, warehouse: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "mode"), [({}, "server"), ({"scan-planning-mode": "client"}, "client")], ids=["default", "chosen"]
 )
-def test_who_plans_scans(client: Client, namespace: str, settings: dict[str, str], mode: str) -> None:
+def test_who_plans_scans(client: ServerClient, namespace: str, settings: dict[str, str], mode: str) -> None:
     """The server, unless the client says otherwise; of a Lance table the server, whatever the client says."""
     config = client.iceberg("GET", "config").json
     merged = {**config["defaults"], **settings, **config["overrides"]}
@@ -72,7 +72,7 @@ def test_who_plans_scans(client: Client, namespace: str, settings: dict[str, str
     assert modes == [{"scan-planning-mode": "server"}, {}]
 
 
-def test_config_of_a_warehouse_that_is_not_there(client: Client) -> None:
+def test_config_of_a_warehouse_that_is_not_there(client: ServerClient) -> None:
     assert client.iceberg("GET", "config?warehouse=nope").error == (404, "NoSuchWarehouseException")
 
 
@@ -102,7 +102,7 @@ def specs() -> dict[str, Any]:
     return loaded
 
 
-def test_namespaces(client: Client) -> None:
+def test_namespaces(client: ServerClient) -> None:
     made = client.iceberg("POST", "other/namespaces", {"namespace": ["x"], "properties": {"k": "v"}})
     assert made.json == {"namespace": ["x"], "properties": {"k": "v"}}
     assert client.iceberg("POST", "other/namespaces", {"namespace": ["x"]}).error == (409, "AlreadyExistsException")
@@ -129,7 +129,7 @@ def test_namespaces(client: Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tables", "views"])
-def test_lists_in_pages(client: Client, namespace: str, kind: str) -> None:
+def test_lists_in_pages(client: ServerClient, namespace: str, kind: str) -> None:
     names = ["a", "b", "c/d", "é"]
     for name in names:
         body = {"name": name, "schema": SCHEMA} if kind == "tables" else view(name)
@@ -149,7 +149,7 @@ def test_lists_in_pages(client: Client, namespace: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, LANCE], ids=["iceberg", "lance"])
-def test_a_table_s_life(client: Client, namespace: str, properties: dict[str, str]) -> None:
+def test_a_table_s_life(client: ServerClient, namespace: str, properties: dict[str, str]) -> None:
     made = create(client, namespace, "t/x", properties=properties)
     assert made.status == 200
     assert ("metadata-location" in made.json) == (not properties)
@@ -179,7 +179,7 @@ def test_a_table_s_life(client: Client, namespace: str, properties: dict[str, st
 
 
 @pytest.mark.parametrize("properties", [{}, LANCE], ids=["iceberg", "lance"])
-def test_etags(client: Client, namespace: str, properties: dict[str, str]) -> None:
+def test_etags(client: ServerClient, namespace: str, properties: dict[str, str]) -> None:
     create(client, namespace, "t", properties=properties)
     path = f"main/namespaces/{namespace}/tables/t"
     tag = client.iceberg("GET", path).headers["etag"]
@@ -195,13 +195,13 @@ def test_etags(client: Client, namespace: str, properties: dict[str, str]) -> No
     assert client.iceberg("GET", path, headers={"If-None-Match": committed}).status == 304
 
 
-def test_a_wrong_snapshots_mode(client: Client, namespace: str) -> None:
+def test_a_wrong_snapshots_mode(client: ServerClient, namespace: str) -> None:
     create(client, namespace, "t")
     for query in ("snapshots=some", "snapshots="):
         assert client.iceberg("GET", f"main/namespaces/{namespace}/tables/t?{query}").error[0] == 400
 
 
-def test_a_large_answer_is_compressed_for_who_takes_it(client: Client, namespace: str) -> None:
+def test_a_large_answer_is_compressed_for_who_takes_it(client: ServerClient, namespace: str) -> None:
     create(client, namespace, "t", properties={f"key-{number}": "x" * 100 for number in range(400)})
     path = f"main/namespaces/{namespace}/tables/t"
     plain = client.iceberg("GET", path)
@@ -213,7 +213,7 @@ def test_a_large_answer_is_compressed_for_who_takes_it(client: Client, namespace
     assert "content-encoding" not in client.iceberg("GET", path, headers={"Accept-Encoding": "gzip;q=0"}).headers
 
 
-def test_views(client: Client, namespace: str) -> None:
+def test_views(client: ServerClient, namespace: str) -> None:
     path = f"main/namespaces/{namespace}/views"
     made = client.iceberg("POST", path, view("v"))
     assert made.status == 200
@@ -230,7 +230,7 @@ def test_views(client: Client, namespace: str) -> None:
     assert client.iceberg("POST", f"main/namespaces/{namespace}/register-view", register).status == 200
 
 
-def test_a_transaction_is_all_or_nothing(client: Client, namespace: str) -> None:
+def test_a_transaction_is_all_or_nothing(client: ServerClient, namespace: str) -> None:
     create(client, namespace, "a")
     create(client, namespace, "b", properties=LANCE)
 
@@ -250,7 +250,7 @@ def test_a_transaction_is_all_or_nothing(client: Client, namespace: str) -> None
     assert properties("a")["k"] == properties("b")["k"] == "v"
 
 
-def test_commits_on_a_branch(client: Client, namespace: str) -> None:
+def test_commits_on_a_branch(client: ServerClient, namespace: str) -> None:
     create(client, namespace, "t", properties={**LANCE, "managed_by": "impl"})
     path = f"main/namespaces/{namespace}/tables/t"
 
@@ -292,7 +292,7 @@ def test_commits_on_a_branch(client: Client, namespace: str) -> None:
     assert table.snapshot_by_name("dev") == table.snapshot_by_id(snapshot_id("dev", 2))
 
 
-def test_a_commit_names_the_table_of_its_path(client: Client, namespace: str) -> None:
+def test_a_commit_names_the_table_of_its_path(client: ServerClient, namespace: str) -> None:
     create(client, namespace, "t")
     body = {"identifier": {"namespace": [namespace], "name": "other"}, **set_property("k", "v")}
     answer = client.iceberg("POST", f"main/namespaces/{namespace}/tables/t", body)
@@ -305,7 +305,7 @@ def key() -> dict[str, str]:
     return {"Idempotency-Key": str(uuid4())}
 
 
-def test_a_create_sent_twice_is_made_once(client: Client, namespace: str, key: dict[str, str]) -> None:
+def test_a_create_sent_twice_is_made_once(client: ServerClient, namespace: str, key: dict[str, str]) -> None:
     path, body = f"main/namespaces/{namespace}/tables", {"name": "t", "schema": SCHEMA, "properties": LANCE}
     first = client.iceberg("POST", path, body, key)
     again = client.iceberg("POST", path, body, key)
@@ -318,7 +318,7 @@ def test_a_create_sent_twice_is_made_once(client: Client, namespace: str, key: d
 
 @pytest.mark.parametrize("properties", [{}, LANCE], ids=["iceberg", "lance"])
 def test_a_commit_sent_twice_is_made_once(
-    client: Client, namespace: str, key: dict[str, str], properties: dict[str, str]
+    client: ServerClient, namespace: str, key: dict[str, str], properties: dict[str, str]
 ) -> None:
     create(client, namespace, "t", properties=properties)
     path = f"main/namespaces/{namespace}/tables/t"
@@ -331,14 +331,14 @@ def test_a_commit_sent_twice_is_made_once(
     assert again.json["metadata"]["properties"]["k"] == "2"  # as it is now, and not changed back
 
 
-def test_what_ends_without_a_body_does_so_again(client: Client, namespace: str, key: dict[str, str]) -> None:
+def test_what_ends_without_a_body_does_so_again(client: ServerClient, namespace: str, key: dict[str, str]) -> None:
     create(client, namespace, "t")
     path = f"main/namespaces/{namespace}/tables/t"
     assert [client.iceberg("DELETE", path, headers=key).status for _ in range(2)] == [204, 204]
     assert client.iceberg("DELETE", path).status == 404
 
 
-def test_the_answer_to_a_property_update_is_kept(client: Client, namespace: str, key: dict[str, str]) -> None:
+def test_the_answer_to_a_property_update_is_kept(client: ServerClient, namespace: str, key: dict[str, str]) -> None:
     path = f"main/namespaces/{namespace}/properties"
     body = {"updates": {"a": "1"}, "removals": ["b"]}
     first = client.iceberg("POST", path, body, key)
@@ -349,7 +349,7 @@ def test_the_answer_to_a_property_update_is_kept(client: Client, namespace: str,
     )
 
 
-def test_a_refusal_is_kept(client: Client, namespace: str, key: dict[str, str]) -> None:
+def test_a_refusal_is_kept(client: ServerClient, namespace: str, key: dict[str, str]) -> None:
     path = f"main/namespaces/{namespace}/tables/t"
     first = client.iceberg("DELETE", path, headers=key)
     create(client, namespace, "t")
@@ -361,7 +361,7 @@ def test_a_refusal_is_kept(client: Client, namespace: str, key: dict[str, str]) 
 @pytest.mark.parametrize(
     "value", ["", "x", "017F22E2-79B0-7CC3-98C4-DC0C0C07398", "{017F22E2-79B0-7CC3-98C4-DC0C0C07398F}"]
 )
-def test_a_key_is_a_uuid(client: Client, value: str) -> None:
+def test_a_key_is_a_uuid(client: ServerClient, value: str) -> None:
     answer = client.iceberg("POST", "main/namespaces", {"namespace": ["never"]}, {"Idempotency-Key": value})
     assert answer.error == (400, "BadRequestException")
     assert client.iceberg("HEAD", "main/namespaces/never").status == 404
@@ -379,5 +379,5 @@ def test_a_key_is_a_uuid(client: Client, value: str) -> None:
         ("main/transactions/commit", {"table-changes": [{"identifier": {"namespace": [], "name": ""}}]}),
     ],
 )
-def test_a_client_s_mistake_is_a_400(client: Client, path: str, body: Any) -> None:
+def test_a_client_s_mistake_is_a_400(client: ServerClient, path: str, body: Any) -> None:
     assert client.iceberg("POST", path, body).error[0] in (400, 404)

@@ -18,8 +18,8 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.server.http.issuers import ALGORITHMS, Issuer, IssuerSettings
-from tests.server.issuer import AUDIENCE, OpenId, new_key, public, unsigned
+from lancehouse.server.http.auth import ALGORITHMS, Issuer, IssuerSettings
+from tests.server.issuer import AUDIENCE, OpenId, new_key, public, unsigned_token
 from tests.servers.loopback import Answer
 
 
@@ -49,7 +49,7 @@ def test_a_token_names_its_principal(openid: OpenId, algorithm: str, discovered:
     assert name == "ada"
     assert ends_at == pytest.approx(time.time() + 660, abs=5)
     assert issuer.verify(openid.token("one"))[0] == "ada"
-    assert openid.asked() == 1
+    assert openid.count_fetches() == 1
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,10 @@ BAD: dict[str, tuple[Bad, str]] = {
     "endless": (lambda openid: openid.token("one", {"exp": float("inf")}), "malformed"),
     "exp is a list": (lambda openid: openid.token("one", {"exp": [1]}), "malformed"),
     "exp is words": (lambda openid: openid.token("one", {"exp": "tomorrow"}), "malformed"),
-    "unsigned": (lambda openid: unsigned({"iss": openid.uri, "aud": AUDIENCE, "sub": "ada"}), "must be signed with"),
+    "unsigned": (
+        lambda openid: unsigned_token({"iss": openid.uri, "aud": AUDIENCE, "sub": "ada"}),
+        "must be signed with",
+    ),
     "public key as secret": (signed_with_public_key, "must be signed with"),
     "other signature": (lambda openid: openid.token("one")[:-8] + "AAAAAAAA", "signature is wrong"),
     "no signature": (lambda openid: openid.token("one").rpartition(".")[0] + ".", "signature is wrong"),
@@ -165,11 +168,11 @@ def test_a_new_key_is_fetched_but_not_for_every_token_that_names_one(openid: Ope
     for number in range(20):
         with pytest.raises(UnauthenticatedError, match="does not publish"):
             issuer.verify(openid.token("one", kid=f"made up {number}"))
-    assert openid.asked() == 1
+    assert openid.count_fetches() == 1
     openid.add("two")
     time.sleep(0.3)
     assert issuer.verify(openid.token("two"))[0] == "ada"
-    assert openid.asked() == 2
+    assert openid.count_fetches() == 2
 
 
 def test_a_key_that_was_withdrawn_is_forgotten(openid: OpenId) -> None:
@@ -245,7 +248,7 @@ def test_many_callers_ask_the_issuer_once(openid: OpenId) -> None:
     for thread in threads:
         thread.join()
     assert found == ["ada"] * 16
-    assert openid.asked() == 1
+    assert openid.count_fetches() == 1
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,20 @@ from tests.server.issuer import pieces
 Form = dict[str, str]
 
 
-class World:
+class OAuthSetup:
     """A database with `ada` and `bob`, and the endpoint."""
 
     def __init__(self, file: Path) -> None:
         self.database = Database(f"sqlite:///{file}")
         migrate.create_if_empty(self.database)
         self.principals = Principals(self.database)
-        self.ada = self.created("ada")
-        self.bob = self.created("bob")
+        self.ada = self.create("ada")
+        self.bob = self.create("bob")
         self.static = self.principals.create_token("ada", "ci")
         self.tokens = Tokens(self.principals)
         self.endpoint = TokenEndpoint(self.principals, self.tokens)
 
-    def created(self, name: str) -> Credential:
+    def create(self, name: str) -> Credential:
         credential = self.principals.create(name, [Grant(Role.READER)])
         assert credential
         return credential
@@ -40,15 +40,15 @@ class World:
     def ask(self, form: Form, authorization: str = "") -> tuple[int, dict[str, Any]]:
         return self.endpoint.answer(form, {"authorization": authorization} if authorization else {})
 
-    def issued(self, name: str, *, life_s: int = 3600) -> str:
+    def issue_token(self, name: str, *, life_s: int = 3600) -> str:
         principal = self.principals.find(name)
         assert principal
         return Tokens(self.principals, life_s).issue(principal)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "catalog.db")
+def world(tmp_path: Path) -> Iterator[OAuthSetup]:
+    made = OAuthSetup(tmp_path / "catalog.db")
     yield made
     made.database.close()
 
@@ -72,13 +72,13 @@ def exchange(subject: str, **more: str) -> Form:
 
 @pytest.mark.parametrize("scope", ["", "catalog", "PRINCIPAL_ROLE:ALL", "sign"])
 @pytest.mark.parametrize("how", ["form", "basic", "both", "beside an old token"])
-def test_client_credentials(world: World, how: str, scope: str) -> None:
+def test_client_credentials(world: OAuthSetup, how: str, scope: str) -> None:
     ada = world.ada
     form = {"grant_type": "client_credentials"} if how == "basic" else credentials(ada)
     header = {
         "basic": basic(ada.client_id, ada.client_secret),
         "both": basic(ada.client_id, ada.client_secret),
-        "beside an old token": f"Bearer {world.issued('ada', life_s=-5)}",
+        "beside an old token": f"Bearer {world.issue_token('ada', life_s=-5)}",
     }.get(how, "")
     status, answer = world.ask({**form, "scope": scope}, header)
     assert status == 200
@@ -87,9 +87,9 @@ def test_client_credentials(world: World, how: str, scope: str) -> None:
     assert world.tokens.verify(token).name == "ada"
 
 
-def test_what_a_token_says(world: World) -> None:
-    header, claims = pieces(world.issued("ada"))
-    again = pieces(world.issued("ada"))[1]
+def test_what_a_token_says(world: OAuthSetup) -> None:
+    header, claims = pieces(world.issue_token("ada"))
+    again = pieces(world.issue_token("ada"))[1]
     assert header["alg"] == "HS256"
     assert claims["sub"] == "ada"
     assert claims["iss"] == claims["aud"] == "urn:lancehouse"
@@ -118,7 +118,7 @@ def test_what_a_token_says(world: World) -> None:
         ({}, basic("x", "y"), 400, "invalid_request", "different clients"),
     ],
 )
-def test_what_is_refused(world: World, form: Form, header: str, status: int, error: str, words: str) -> None:
+def test_what_is_refused(world: OAuthSetup, form: Form, header: str, status: int, error: str, words: str) -> None:
     whole = credentials(world.ada, **form) if "grant_type" not in form and (form or header) else form
     seen, answer = world.ask(whole, header)
     assert (seen, answer["error"]) == (status, error)
@@ -127,8 +127,8 @@ def test_what_is_refused(world: World, form: Form, header: str, status: int, err
     assert world.ada.client_secret not in answer["error_description"]
 
 
-def test_a_good_token_is_exchanged_for_a_new_one(world: World) -> None:
-    old = world.issued("ada")
+def test_a_good_token_is_exchanged_for_a_new_one(world: OAuthSetup) -> None:
+    old = world.issue_token("ada")
     status, answer = world.ask(exchange(old, scope="catalog"), f"Bearer {old}")
     assert status == 200
     assert answer["expires_in"] == 3600
@@ -136,15 +136,15 @@ def test_a_good_token_is_exchanged_for_a_new_one(world: World) -> None:
     assert world.tokens.verify(answer["access_token"]).name == "ada"
 
 
-def test_an_expired_token_is_exchanged_with_the_credential(world: World) -> None:
-    old = world.issued("ada", life_s=-5)
+def test_an_expired_token_is_exchanged_with_the_credential(world: OAuthSetup) -> None:
+    old = world.issue_token("ada", life_s=-5)
     assert world.ask(exchange(old))[0] == 400
     status, answer = world.ask(exchange(old), basic(world.ada.client_id, world.ada.client_secret))
     assert status == 200
     assert world.tokens.verify(answer["access_token"]).name == "ada"
 
 
-def test_a_static_token_is_its_own_replacement(world: World) -> None:
+def test_a_static_token_is_its_own_replacement(world: OAuthSetup) -> None:
     status, answer = world.ask(exchange(world.static))
     assert status == 200
     assert answer == {"access_token": world.static, "token_type": "bearer", "issued_token_type": ACCESS_TOKEN}
@@ -153,21 +153,21 @@ def test_a_static_token_is_its_own_replacement(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", ["rotate_secret", "delete"])
-def test_a_token_of_an_older_secret_is_not_exchanged(world: World, change: str) -> None:
-    old = world.issued("ada")
+def test_a_token_of_an_older_secret_is_not_exchanged(world: OAuthSetup, change: str) -> None:
+    old = world.issue_token("ada")
     getattr(world.principals, change)("ada")
     status, answer = world.ask(exchange(old))
     assert (status, answer["error"]) == (400, "invalid_request")
     assert "deleted or has a new secret" in answer["error_description"]
 
 
-def test_nobody_exchanges_what_is_not_theirs(world: World) -> None:
+def test_nobody_exchanges_what_is_not_theirs(world: OAuthSetup) -> None:
     header = basic(world.bob.client_id, world.bob.client_secret)
     for life_s in (3600, -5):
-        status, answer = world.ask(exchange(world.issued("ada", life_s=life_s)), header)
+        status, answer = world.ask(exchange(world.issue_token("ada", life_s=life_s)), header)
         assert (status, answer["error"]) == (400, "invalid_request")
         assert "another client" in answer["error_description"]
-    status, answer = world.ask(exchange(world.issued("ada")), basic(world.bob.client_id, "wrong"))
+    status, answer = world.ask(exchange(world.issue_token("ada")), basic(world.bob.client_id, "wrong"))
     assert (status, answer["error"]) == (401, "invalid_client")
 
 
@@ -183,7 +183,7 @@ def test_nobody_exchanges_what_is_not_theirs(world: World) -> None:
         ({"actor_token": "x"}, "actor_token is not supported"),
     ],
 )
-def test_what_is_not_exchanged(world: World, form: Form, words: str) -> None:
-    status, answer = world.ask(exchange(world.issued("ada")) | form)
+def test_what_is_not_exchanged(world: OAuthSetup, form: Form, words: str) -> None:
+    status, answer = world.ask(exchange(world.issue_token("ada")) | form)
     assert (status, answer["error"]) == (400, "invalid_request")
     assert words in answer["error_description"]

@@ -15,12 +15,12 @@ def lines(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def opened(file: Path, level: str = "info") -> Log:
+def open_log(file: Path, level: str = "info") -> Log:
     return Log(level, os.open(file, os.O_WRONLY | os.O_CREAT))
 
 
 def test_every_line_of_every_thread_arrives(tmp_path: Path) -> None:
-    log = opened(tmp_path / "log")
+    log = open_log(tmp_path / "log")
 
     def write(number: int) -> None:
         for index in range(500):
@@ -41,7 +41,7 @@ def test_every_line_of_every_thread_arrives(tmp_path: Path) -> None:
     [("debug", ["debug", "info", "error"]), ("info", ["info", "error"]), ("error", ["error"])],
 )
 def test_levels(tmp_path: Path, level: str, expected: list[str]) -> None:
-    log = opened(tmp_path / "log", level)
+    log = open_log(tmp_path / "log", level)
     for number in (logging.DEBUG, logging.INFO, logging.ERROR):
         log.write_line(number, {"a": "ü\n"})
     log.close()
@@ -49,7 +49,7 @@ def test_levels(tmp_path: Path, level: str, expected: list[str]) -> None:
 
 
 def test_what_modules_log_has_the_same_form(tmp_path: Path) -> None:
-    log = opened(tmp_path / "log")
+    log = open_log(tmp_path / "log")
     logger = logging.Logger("some.module")
     logger.addHandler(JsonLogHandler(log))
     try:

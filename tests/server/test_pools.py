@@ -22,3 +22,16 @@ def test_who_waits_in_one_place_keeps_nobody_waiting_in_another() -> None:
 def test_how_long_work_may_take() -> None:
     pools = Pools(ServerLimits(handle_s=1, plan_s=2, rows_s=3))
     assert [pools.limit_s(PoolKey(kind)) for kind in ("requests", "scans", "rows", "uploads")] == [1, 2, 3, 3]
+
+
+def test_threads_are_started_before_they_are_needed() -> None:
+    """To start one waits until it runs, and the event loop must not."""
+    pools = Pools(ServerLimits(threads=3, scan_threads=1, row_threads=2, upload_threads=4))
+    pools.start()
+    before = threading.active_count()
+    ready = threading.Barrier(4 + 1)
+    for _ in range(4):
+        pools.submit(PoolKey("uploads"), ready.wait)
+    ready.wait(10)
+    assert threading.active_count() == before
+    pools.close()

@@ -2,31 +2,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-FORGET = """
-import sys
-import lance_namespace
-from lancehouse.server import process_memory as memory
-memory.share_heaps()
-memory.unload_rest_client()
-assert not [name for name in sys.modules if name.startswith("lance_namespace_urllib3_client.api.")]
-from lance_namespace import DescribeTableRequest, connect
-assert DescribeTableRequest.from_dict({"id": ["t"]}).id == ["t"]
-import lance_namespace_urllib3_client as client
-assert client.TableApi.__name__ == "TableApi"
-from lance_namespace_urllib3_client import NamespaceApi
-try:
-    client.Nothing
-except AttributeError as error:
-    assert "Nothing" in str(error)
+from tests.live.gateways import ask, until
+from tests.servers.lancehouse import start_lancehouse
+
+SYSTEM_POOL = """
+from lancehouse.server import process_memory, run
+process_memory.share_heaps()
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
 """
-LEAN = """
+WITHOUT_PANDAS = """
 import sys
-from lancehouse.server import process_memory as memory
-with memory.without_unused_libraries({implementations!r}):
-    import lance
+from lancehouse.server import process_memory
+process_memory.import_lance({implementations!r})
+import lance, pyarrow
+pyarrow.array([1, 2])
 print("pandas" in sys.modules)
 import pandas
 """
@@ -39,10 +33,6 @@ def run(program: str) -> str:
     ).stdout.strip()
 
 
-def test_a_client_that_nobody_uses_is_dropped_and_comes_back_when_asked_for() -> None:
-    run(FORGET)
-
-
 @pytest.mark.parametrize(
     ("implementations", "is_loaded"),
     [([], False), (["iceberg", "dir", "lancehouse.UnityNamespace"], False), (["dir", "mine.Namespace"], True)],
@@ -51,4 +41,22 @@ def test_pandas_is_not_loaded_unless_somebody_elses_code_may_use_it(
     implementations: list[str], is_loaded: bool
 ) -> None:
     pytest.importorskip("pandas")
-    assert run(LEAN.format(implementations=implementations)) == str(is_loaded)
+    assert run(WITHOUT_PANDAS.format(implementations=implementations)) == str(is_loaded)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_has_not_loaded_pandas(tmp_path: Path, workers: int) -> None:
+    """Where it is installed, as Spark's users have it."""
+    pytest.importorskip("pandas")
+    with start_lancehouse(tmp_path, workers=workers) as server:
+        until(lambda: ask(server, "GET", "/health/ready").status == 200, "the server is ready")
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        assert len(children) == (0 if workers == 1 else workers)
+        for pid in (server.pid, *children):
+            libraries = Path(f"/proc/{pid}/maps").read_text()
+            assert "pandas" not in libraries
+            assert ("pyarrow" in libraries) is (workers == 1 or pid != server.pid)  # who supervises needs none of it
+
+
+def test_arrow_takes_memory_from_the_heaps_that_are_trimmed() -> None:
+    assert run(SYSTEM_POOL) == "system"

@@ -33,7 +33,7 @@ def parts(*data: bytes) -> list[dict[str, Any]]:
     ]
 
 
-def taken(
+def take_upload(
     messages: Sequence[dict[str, Any]],
     work: Callable[[Upload], Awaitable[T]],
     headers: dict[str, str] | None = None,
@@ -67,17 +67,17 @@ async def read(upload: Upload) -> bytes:
     "data", [[b""], [b"abc"], [b"a", b"", b"bc"], [b"x" * 100_000] * 30], ids=["empty", "one", "some", "many"]
 )
 def test_a_body_is_what_was_sent(data: list[bytes]) -> None:
-    assert taken(parts(*data), read) == b"".join(data)
+    assert take_upload(parts(*data), read) == b"".join(data)
     packed = gzip.compress(b"".join(data))
     cut = [packed[start : start + 1000] for start in range(0, len(packed), 1000)]
-    assert taken(parts(*cut), read, {**LENGTH, "content-encoding": "gzip"}) == b"".join(data)
+    assert take_upload(parts(*cut), read, {**LENGTH, "content-encoding": "gzip"}) == b"".join(data)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_gzip_of_several_files_is_all_of_them(size: int) -> None:
     packed = gzip.compress(b"abc") + gzip.compress(b"") + gzip.compress(b"x" * 600_000)
     cut = [packed[start : start + size] for start in range(0, len(packed), size)]
-    sent = taken(parts(*cut, b""), read, {**LENGTH, "content-encoding": "gzip"})
+    sent = take_upload(parts(*cut, b""), read, {**LENGTH, "content-encoding": "gzip"})
     assert sent == b"abc" + b"x" * 600_000
 
 
@@ -98,7 +98,7 @@ def test_who_drips_takes_no_place_for_long() -> None:
 
 
 def test_no_body() -> None:
-    assert taken([], read, {"accept": "*/*"}) == b""
+    assert take_upload([], read, {"accept": "*/*"}) == b""
 
 
 def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,21 +106,21 @@ def test_little_gzip_that_is_a_lot_is_unpacked_bit_by_bit(monkeypatch: pytest.Mo
     largest = 0
     unpacked = Upload._decompress
 
-    def watched(self: Upload, part: bytes) -> bytes:
+    def note_size(self: Upload, part: bytes) -> bytes:
         nonlocal largest
         made = unpacked(self, part)
         largest = max(largest, len(made))
         return made
 
-    monkeypatch.setattr(Upload, "_decompress", watched)
-    assert len(taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})) == 15_000_000
+    monkeypatch.setattr(Upload, "_decompress", note_size)
+    assert len(take_upload(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})) == 15_000_000
     assert largest <= streaming.BUFFER
 
 
 def test_little_gzip_that_is_far_too_much_is_refused() -> None:
     packed = gzip.compress(b"\0" * 50_000_000)
     with pytest.raises(PayloadTooLargeError, match="100 times"):
-        taken(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})
+        take_upload(parts(packed), read, {**LENGTH, "content-encoding": "gzip"})
 
 
 def test_what_a_body_holds_is_reserved_and_given_back() -> None:
@@ -187,17 +187,17 @@ def test_what_is_wrong_is_said(
     messages: list[dict[str, Any]], headers: dict[str, str], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        taken(messages, read, {**LENGTH, **headers}, timeout_s=0.05)
+        take_upload(messages, read, {**LENGTH, **headers}, timeout_s=0.05)
 
 
 def test_who_hangs_up_early_takes_no_thread() -> None:
     with pytest.raises(ClientDisconnectedError):
-        taken([*parts(b"a", b"")[:1], GONE], Upload.wait_for_start)
+        take_upload([*parts(b"a", b"")[:1], GONE], Upload.wait_for_start)
 
 
 def test_who_hangs_up_later_is_noticed_by_the_thread() -> None:
     with pytest.raises(InvalidInputError, match="hung up"):
-        taken([*parts(b"x" * 70_000, b"")[:1], GONE], lambda upload: asyncio.to_thread(upload.open_reader().read))
+        take_upload([*parts(b"x" * 70_000, b"")[:1], GONE], lambda upload: asyncio.to_thread(upload.open_reader().read))
 
 
 def test_a_reader_hears_why_nobody_takes_it_in_any_more() -> None:
@@ -209,7 +209,7 @@ def test_a_reader_hears_why_nobody_takes_it_in_any_more() -> None:
         return await reading
 
     with pytest.raises(ServiceUnavailableError, match="it took too long"):
-        taken(parts(b"x" * 70_000, b"")[:1], given_up)
+        take_upload(parts(b"x" * 70_000, b"")[:1], given_up)
 
 
 # Large pieces

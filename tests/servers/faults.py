@@ -43,12 +43,12 @@ def lost_answer(request: Request, forward: Forward) -> Answer:
     return Answer(reset=True)
 
 
-def landed(status: int) -> Fault:
-    """The request is handled; the client is told that something went wrong."""
+def answer_after(status: int, body: str = "") -> Fault:
+    """The request is handled; the client is answered this."""
 
     def answer(request: Request, forward: Forward) -> Answer:
         forward(request)
-        return Answer(status)
+        return Answer(status, body.encode())
 
     return answer
 
@@ -63,20 +63,20 @@ def slow(delay_s: float = 0, *, drip_s: float = 0) -> Fault:
     return lambda request, forward: replace(forward(request), delay_s=delay_s, drip_s=drip_s)
 
 
-def truncated(missing: int = 1) -> Fault:
+def truncate_answer(missing: int = 1) -> Fault:
     """Forward, then close the connection before the last bytes of the body."""
     return lambda request, forward: replace(forward(request), missing=missing)
 
 
-def canned(status: int, body: str = "", headers: Mapping[str, str] | None = None) -> Fault:
+def answer_always(status: int, body: str = "", headers: Mapping[str, str] | None = None) -> Fault:
     """Answer this, whatever was asked; the server never sees the request."""
     answer = Answer(status, body.encode(), {"Content-Type": "application/json", **(headers or {})})
     return lambda request, forward: answer
 
 
-def throttled(retry_after: str = "1") -> Fault:
+def throttle(retry_after: str = "1") -> Fault:
     """429, and when to come back."""
-    return canned(429, headers={"Retry-After": retry_after})
+    return answer_always(429, headers={"Retry-After": retry_after})
 
 
 @dataclass(slots=True)

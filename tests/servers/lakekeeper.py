@@ -9,22 +9,14 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from tests.servers.loopback import Answer, Loopback, Request
+from tests.servers.loopback import Answer, Loopback, RefusedError, Request
 
 Json = dict[str, Any]
 Levels = tuple[str, ...]
 
 
-class RefusedError(Exception):
-    """An error that goes back to the client, in Iceberg's form."""
-
-    def __init__(self, status: int, type_: str, message: str) -> None:
-        super().__init__(message)
-        self.answer = Answer.json({"error": {"message": message, "type": type_, "code": status}}, status)
-
-
 @dataclass(slots=True)
-class Namespace:
+class GenericNamespace:
     """A namespace: its properties, its generic tables, and the names of its Iceberg tables."""
 
     properties: dict[str, str]
@@ -32,14 +24,14 @@ class Namespace:
 
 
 @dataclass(slots=True)
-class Warehouse:
+class LakekeeperWarehouse:
     """A warehouse; its id is the prefix of its paths."""
 
     location: str
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    namespaces: dict[Levels, Namespace] = field(default_factory=dict)
+    namespaces: dict[Levels, GenericNamespace] = field(default_factory=dict)
 
-    def namespace(self, levels: Levels) -> Namespace:
+    def namespace(self, levels: Levels) -> GenericNamespace:
         if levels not in self.namespaces:
             raise RefusedError(404, "NoSuchNamespaceException", f"Namespace does not exist: {'.'.join(levels)}")
         return self.namespaces[levels]
@@ -73,7 +65,7 @@ class Lakekeeper(Loopback):
         self._credentials = credentials
         self._page_size = page_size
         self._lock = RLock()
-        self.warehouses = {name: Warehouse(f"{root}/{name}") for name in warehouses}
+        self.warehouses = {name: LakekeeperWarehouse(f"{root}/{name}") for name in warehouses}
         super().__init__()
 
     def answer(self, request: Request) -> Answer:
@@ -102,13 +94,13 @@ class Lakekeeper(Loopback):
         # The prefix is among the defaults, where Polaris has it among the overrides.
         return Answer.json({"defaults": {"prefix": self.warehouses[name].id}, "overrides": {}})
 
-    def _warehouse(self, prefix: str) -> Warehouse:
+    def _warehouse(self, prefix: str) -> LakekeeperWarehouse:
         for warehouse in self.warehouses.values():
             if warehouse.id == prefix:
                 return warehouse
         raise RefusedError(404, "NotFoundException", f"Warehouse {prefix} does not exist")
 
-    def _iceberg(self, request: Request, warehouse: Warehouse, path: Sequence[str]) -> Answer:
+    def _iceberg(self, request: Request, warehouse: LakekeeperWarehouse, path: Sequence[str]) -> Answer:
         match request.method, path:
             case "GET", ["namespaces"]:
                 parent = _levels(request.query.get("parent", ""))
@@ -130,7 +122,7 @@ class Lakekeeper(Loopback):
                 raise RefusedError(404, "NoSuchTableException", f"Table does not exist: {name}")
         raise _no_route(request)
 
-    def _generic(self, request: Request, warehouse: Warehouse, path: Sequence[str]) -> Answer:
+    def _generic(self, request: Request, warehouse: LakekeeperWarehouse, path: Sequence[str]) -> Answer:
         match request.method, path:
             case "POST", ["generic-tables", "rename"]:
                 return _rename(warehouse, _body(request))
@@ -149,14 +141,18 @@ class Lakekeeper(Loopback):
                 del warehouse.namespace(_levels(joined)).tables[name]
                 return Answer(204)
             case "GET", ["namespaces", joined, "generic-tables", name, "credentials"]:
-                return Answer.json({"storage-credentials": self._vended(warehouse.table(_levels(joined), name))})
+                return Answer.json(
+                    {"storage-credentials": self._vend_credentials(warehouse.table(_levels(joined), name))}
+                )
         raise _no_route(request)
 
     def _load(self, request: Request, table: Json) -> Answer:
         vends = request.headers.get("X-Iceberg-Access-Delegation") == "vended-credentials"
-        return Answer.json({"table": table, **({"storage-credentials": self._vended(table)} if vends else {})})
+        return Answer.json(
+            {"table": table, **({"storage-credentials": self._vend_credentials(table)} if vends else {})}
+        )
 
-    def _vended(self, table: Json) -> list[Json]:
+    def _vend_credentials(self, table: Json) -> list[Json]:
         if self._credentials is None:
             return []
         return [{"prefix": table["base-location"], "config": dict(self._credentials)}]
@@ -167,7 +163,7 @@ class Lakekeeper(Loopback):
         return Answer.json({key: items[first:last], "next-page-token": str(last) if last < len(items) else None})
 
 
-def _create_namespace(warehouse: Warehouse, body: Json) -> Answer:
+def _create_namespace(warehouse: LakekeeperWarehouse, body: Json) -> Answer:
     levels = tuple(body["namespace"])
     if not levels or not all(levels):
         raise RefusedError(400, "NamespaceNameEmpty", "Namespace name is empty")
@@ -177,11 +173,11 @@ def _create_namespace(warehouse: Warehouse, body: Json) -> Answer:
         raise RefusedError(409, "NamespaceAlreadyExists", f"Namespace already exists: {'.'.join(levels)}")
     location = f"{warehouse.location}/{uuid.uuid4()}"
     properties = {"location": location, **(body.get("properties") or {})}
-    warehouse.namespaces[levels] = Namespace(properties)
+    warehouse.namespaces[levels] = GenericNamespace(properties)
     return Answer.json({"namespace": list(levels), "properties": properties})
 
 
-def _drop_namespace(warehouse: Warehouse, levels: Levels) -> Answer:
+def _drop_namespace(warehouse: LakekeeperWarehouse, levels: Levels) -> Answer:
     has_children = any(other[:-1] == levels for other in warehouse.namespaces)
     if warehouse.namespace(levels).tables or has_children:
         raise RefusedError(409, "NamespaceNotEmptyException", f"Namespace is not empty: {'.'.join(levels)}")
@@ -189,7 +185,7 @@ def _drop_namespace(warehouse: Warehouse, levels: Levels) -> Answer:
     return Answer(204)
 
 
-def _create_table(warehouse: Warehouse, levels: Levels, body: Json) -> Json:
+def _create_table(warehouse: LakekeeperWarehouse, levels: Levels, body: Json) -> Json:
     namespace = warehouse.namespace(levels)
     for key in ("name", "format"):
         if not body.get(key):
@@ -208,7 +204,7 @@ def _create_table(warehouse: Warehouse, levels: Levels, body: Json) -> Json:
     return namespace.tables[name]
 
 
-def _rename(warehouse: Warehouse, body: Json) -> Answer:
+def _rename(warehouse: LakekeeperWarehouse, body: Json) -> Answer:
     source, target = body["source"], body["destination"]
     table = warehouse.table(tuple(source["namespace"]), source["name"])
     others = warehouse.namespace(tuple(target["namespace"])).tables

@@ -77,6 +77,14 @@ class Answer:
         return cls(status, value.encode(), {"Content-Type": content_type})
 
 
+class RefusedError(Exception):
+    """An error that goes back to the client, in Iceberg's form."""
+
+    def __init__(self, status: int, type_: str, message: str) -> None:
+        super().__init__(message)
+        self.answer = Answer.json({"error": {"message": message, "type": type_, "code": status}}, status)
+
+
 class Loopback:
     """A server that calls `answer` for each request, in a thread for each connection, until it is closed."""
 

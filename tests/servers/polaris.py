@@ -15,17 +15,16 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from tests.servers import metadata
-from tests.servers.loopback import Answer, Loopback, Request
+from tests.servers.loopback import Answer, Loopback, RefusedError, Request
 from tests.servers.polaris_catalog import (
-    Catalog,
-    GenericTable,
     IcebergTable,
     Json,
     Levels,
-    Namespace,
-    RefusedError,
-    dotted,
+    MixedNamespace,
+    PolarisCatalog,
+    PolarisGenericTable,
     folder,
+    join_levels,
 )
 
 SCOPE = "PRINCIPAL_ROLE:ALL"
@@ -80,7 +79,7 @@ class Polaris(Loopback):
         self._root = root
         self._lock = RLock()
         self._tokens: dict[str, float] = {}
-        self._catalogs: dict[str, Catalog] = {}
+        self._catalogs: dict[str, PolarisCatalog] = {}
         for name in catalogs or ("test_catalog",):
             self.seed_catalog(name)
         super().__init__()
@@ -107,12 +106,12 @@ class Polaris(Loopback):
     def seed_catalog(self, name: str, location: str | None = None) -> None:
         """Add a catalog."""
         with self._lock:
-            self._catalogs[name] = Catalog(name, location or f"{self._root.rstrip('/')}/{name}")
+            self._catalogs[name] = PolarisCatalog(name, location or f"{self._root.rstrip('/')}/{name}")
 
     def seed_namespace(self, catalog: str, *levels: str, properties: Mapping[str, str] | None = None) -> None:
         """Add a namespace with exactly these properties, so perhaps without a location; its parents are not needed."""
         with self._lock:
-            self._catalogs[catalog].namespaces[levels] = Namespace(dict(properties or {}))
+            self._catalogs[catalog].namespaces[levels] = MixedNamespace(dict(properties or {}))
 
     def seed_generic(
         self,
@@ -125,7 +124,7 @@ class Polaris(Loopback):
     ) -> None:
         """Add a generic table, of Delta unless told otherwise; `path` is its namespace, then its name."""
         *levels, name = path
-        table = GenericTable(format, location, None, dict(properties or {}), vended)
+        table = PolarisGenericTable(format, location, None, dict(properties or {}), vended)
         with self._lock:
             self._catalogs[catalog].namespaces[tuple(levels)].tables[name] = table
 
@@ -208,12 +207,12 @@ class Polaris(Loopback):
             }
         )
 
-    def _catalog(self, name: str) -> Catalog:
+    def _catalog(self, name: str) -> PolarisCatalog:
         if (found := self._catalogs.get(name)) is None:
             raise RefusedError(404, "NotFoundException", f"Unable to find warehouse {name}")
         return found
 
-    def _iceberg(self, request: Request, catalog: Catalog, path: list[str]) -> Answer:
+    def _iceberg(self, request: Request, catalog: PolarisCatalog, path: list[str]) -> Answer:
         match request.method, path:
             case "GET", ["namespaces"]:
                 return self._list_namespaces(request, catalog)
@@ -245,11 +244,11 @@ class Polaris(Loopback):
                 return _rename(catalog, _body(request))
         raise _no_route()
 
-    def _generic(self, request: Request, catalog: Catalog, levels: Levels, path: list[str]) -> Answer:
+    def _generic(self, request: Request, catalog: PolarisCatalog, levels: Levels, path: list[str]) -> Answer:
         match request.method, path:
             case "GET", []:
                 tables = catalog.namespace(levels).tables.items()
-                names = [name for name, table in tables if isinstance(table, GenericTable)]
+                names = [name for name, table in tables if isinstance(table, PolarisGenericTable)]
                 listed = [_identifier(levels, name) for name in names]
                 return Answer.json({"next-page-token": None, "identifiers": listed})
             case "POST", []:
@@ -262,7 +261,7 @@ class Polaris(Loopback):
                 return Answer(204)
         raise _no_route()
 
-    def _list_namespaces(self, request: Request, catalog: Catalog) -> Answer:
+    def _list_namespaces(self, request: Request, catalog: PolarisCatalog) -> Answer:
         parent = request.query.get("parent")
         levels = _levels(parent) if parent else ()
         if levels:
@@ -277,7 +276,7 @@ class Polaris(Loopback):
         return Answer.json({key: items[start:end], "next-page-token": str(end) if end < len(items) else None})
 
 
-def _create_namespace(catalog: Catalog, body: Json) -> Answer:
+def _create_namespace(catalog: PolarisCatalog, body: Json) -> Answer:
     levels = tuple(_strings(body.get("namespace"), "namespace"))
     properties = _properties(body)
     if not levels:
@@ -285,7 +284,7 @@ def _create_namespace(catalog: Catalog, body: Json) -> Answer:
         raise RefusedError(409, "AlreadyExistsException", message)
     default = folder(f"{catalog.home(levels[:-1])}/{levels[-1]}".rstrip("/"))
     if levels in catalog.namespaces:
-        message = f"Cannot create namespace {dotted(levels)}. Namespace already exists"
+        message = f"Cannot create namespace {join_levels(levels)}. Namespace already exists"
         raise RefusedError(409, "AlreadyExistsException", message)
     location = properties.get("location", default)
     _check_uri(location)
@@ -293,35 +292,37 @@ def _create_namespace(catalog: Catalog, body: Json) -> Answer:
         message = f"Namespace {levels[-1]} cannot have the location {location}: {default} is expected"
         raise RefusedError(400, "IllegalArgumentException", message)
     catalog.check_apart(levels[:-1], location)
-    created = Namespace({"location": location, **properties})
+    created = MixedNamespace({"location": location, **properties})
     catalog.namespaces[levels] = created
     return Answer.json(_namespace(levels, created))
 
 
-def _drop_namespace(catalog: Catalog, levels: Levels) -> Answer:
+def _drop_namespace(catalog: PolarisCatalog, levels: Levels) -> Answer:
     if catalog.namespace(levels).tables or catalog.children(levels):
-        raise RefusedError(409, "NamespaceNotEmptyException", f"Namespace {dotted(levels)} is not empty")
+        raise RefusedError(409, "NamespaceNotEmptyException", f"Namespace {join_levels(levels)} is not empty")
     del catalog.namespaces[levels]
     return Answer(204)
 
 
-def _update_properties(catalog: Catalog, levels: Levels, body: Json) -> Answer:
+def _update_properties(catalog: PolarisCatalog, levels: Levels, body: Json) -> Answer:
     properties = catalog.namespace(levels).properties
     removals = _strings(body.get("removals") or [], "removals")
     updates = _properties(body, "updates")
     if removals and updates:  # seen every time, whatever the reason
-        raise RefusedError(409, "CommitConflictException", f"Concurrent modification of namespace: {dotted(levels)}")
+        raise RefusedError(
+            409, "CommitConflictException", f"Concurrent modification of namespace: {join_levels(levels)}"
+        )
     removed = [key for key in removals if properties.pop(key, None) is not None]
     properties.update(updates)
     missing = [key for key in removals if key not in removed]
     return Answer.json({"removed": removed, "updated": list(updates), "missing": missing})
 
 
-def _create_iceberg(catalog: Catalog, levels: Levels, body: Json) -> Answer:
+def _create_iceberg(catalog: PolarisCatalog, levels: Levels, body: Json) -> Answer:
     name = _string(body, "name")
     schema = body.get("schema")
     if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
-        raise _malformed("schema is required")
+        raise _malformed_error("schema is required")
     properties = _properties(body)
     catalog.check_free(levels, name)
     home = catalog.home(levels)
@@ -329,7 +330,7 @@ def _create_iceberg(catalog: Catalog, levels: Levels, body: Json) -> Answer:
     location = body.get("location") or f"{home}/{name}"
     if not folder(location).startswith(folder(home)):
         reason = f"{location} is not in the list of allowed locations: [{home}]"
-        message = f"Invalid locations '[{location}]' for identifier '{dotted([*levels, name])}': {reason}"
+        message = f"Invalid locations '[{location}]' for identifier '{join_levels([*levels, name])}': {reason}"
         raise RefusedError(403, "ForbiddenException", message)
     catalog.check_apart(levels, location)
     created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -337,7 +338,7 @@ def _create_iceberg(catalog: Catalog, levels: Levels, body: Json) -> Answer:
     if body.get("stage-create"):
         return Answer.json({"metadata": table.metadata, "config": {}})
     catalog.namespaces[levels].tables[name] = table
-    return Answer.json(_loaded(table, vend=False), headers={"ETag": _etag(table)})
+    return Answer.json(_load_response(table, vend=False), headers={"ETag": _etag(table)})
 
 
 def _new_table(location: str, schema: Json, properties: Mapping[str, str]) -> IcebergTable:
@@ -349,29 +350,29 @@ def _load(request: Request, table: IcebergTable) -> Answer:
     etag = _etag(table)
     if request.headers.get("If-None-Match") == etag:
         return Answer(304, headers={"ETag": etag})
-    return Answer.json(_loaded(table, vend=_vending(request)), headers={"ETag": etag})
+    return Answer.json(_load_response(table, vend=_vending(request)), headers={"ETag": etag})
 
 
-def _loaded(table: IcebergTable, *, vend: bool) -> Json:
+def _load_response(table: IcebergTable, *, vend: bool) -> Json:
     loaded: Json = {"metadata-location": table.metadata_location, "metadata": table.metadata, "config": table.config}
     return loaded | ({"storage-credentials": table.vended} if vend else {})
 
 
-def _commit(catalog: Catalog, levels: Levels, name: str, body: Json) -> Answer:
+def _commit(catalog: PolarisCatalog, levels: Levels, name: str, body: Json) -> Answer:
     table = catalog.iceberg(levels, name)
     try:
         changed = metadata.commit(table.metadata, body.get("requirements", []), body.get("updates", []))
     except metadata.RequirementError as failed:
         raise RefusedError(409, "CommitFailedException", str(failed)) from failed
     except ValueError as unknown:
-        raise _malformed(str(unknown)) from unknown
+        raise _malformed_error(str(unknown)) from unknown
     version = int(table.metadata_location.rpartition("/")[2].partition("-")[0]) + 1
     table = replace(table, metadata=changed, metadata_location=_metadata_location(changed["location"], version))
     catalog.namespaces[levels].tables[name] = table
     return Answer.json({"metadata-location": table.metadata_location, "metadata": table.metadata})
 
 
-def _drop_iceberg(request: Request, catalog: Catalog, levels: Levels, name: str) -> Answer:
+def _drop_iceberg(request: Request, catalog: PolarisCatalog, levels: Levels, name: str) -> Answer:
     catalog.iceberg(levels, name)
     if request.query.get("purgeRequested", "").lower() == "true":
         raise RefusedError(403, "ForbiddenException", f"Unable to purge entity: {name}. Purging is not enabled")
@@ -379,32 +380,32 @@ def _drop_iceberg(request: Request, catalog: Catalog, levels: Levels, name: str)
     return Answer(204)
 
 
-def _rename(catalog: Catalog, body: Json) -> Answer:
+def _rename(catalog: PolarisCatalog, body: Json) -> Answer:
     (source, old), (destination, new) = (_table(body, key) for key in ("source", "destination"))
     catalog.namespace(destination)
     table = catalog.iceberg(source, old)
     if (existing := catalog.namespaces[destination].tables.get(new)) is not None:
         kind = "Table" if isinstance(existing, IcebergTable) else "Generic table"
-        names = f"{dotted([*source, old])} to {dotted([*destination, new])}"
+        names = f"{join_levels([*source, old])} to {join_levels([*destination, new])}"
         raise RefusedError(409, "AlreadyExistsException", f"Cannot rename {names}. {kind} already exists")
     del catalog.namespaces[source].tables[old]
     catalog.namespaces[destination].tables[new] = table
     return Answer(204)
 
 
-def _create_generic(catalog: Catalog, levels: Levels, body: Json) -> Answer:
+def _create_generic(catalog: PolarisCatalog, levels: Levels, body: Json) -> Answer:
     name = _string(body, "name")
-    table = GenericTable(_string(body, "format"), body.get("base-location"), body.get("doc"), _properties(body))
+    table = PolarisGenericTable(_string(body, "format"), body.get("base-location"), body.get("doc"), _properties(body))
     catalog.check_free(levels, name)
     catalog.namespaces[levels].tables[name] = table
     return Answer.json(_generic_table(name, table, vend=False))
 
 
-def _load_generic(request: Request, name: str, table: GenericTable) -> Answer:
+def _load_generic(request: Request, name: str, table: PolarisGenericTable) -> Answer:
     return Answer.json(_generic_table(name, table, vend=_vending(request)))
 
 
-def _generic_table(name: str, table: GenericTable, *, vend: bool) -> Json:
+def _generic_table(name: str, table: PolarisGenericTable, *, vend: bool) -> Json:
     shown = {"name": name, "format": table.format, "base-location": table.location, "doc": table.doc}
     return {
         "table": {**shown, "properties": table.properties},
@@ -412,7 +413,7 @@ def _generic_table(name: str, table: GenericTable, *, vend: bool) -> Json:
     }
 
 
-def _namespace(levels: Levels, found: Namespace) -> Json:
+def _namespace(levels: Levels, found: MixedNamespace) -> Json:
     return {"namespace": list(levels), "properties": found.properties}
 
 
@@ -457,28 +458,28 @@ def _body(request: Request) -> Json:
     try:
         body = json.loads(request.body)
     except ValueError as error:
-        raise _malformed(f"not JSON: {error}") from error
+        raise _malformed_error(f"not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise _malformed("an object is expected")
+        raise _malformed_error("an object is expected")
     return body
 
 
 def _string(body: Json, key: str) -> str:
     if not isinstance(value := body.get(key), str) or not value:
-        raise _malformed(f"{key} is required")
+        raise _malformed_error(f"{key} is required")
     return value
 
 
 def _strings(value: object, key: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _malformed(f"{key} must be a list of strings")
+        raise _malformed_error(f"{key} must be a list of strings")
     return value
 
 
 def _properties(body: Json, key: str = "properties") -> dict[str, str]:
     value = body.get(key) or {}
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise _malformed(f"{key} must map strings to strings")
+        raise _malformed_error(f"{key} must map strings to strings")
     return dict(value)
 
 
@@ -486,10 +487,10 @@ def _table(body: Json, key: str) -> tuple[Levels, str]:
     match body.get(key):
         case {"namespace": list(levels), "name": str(name)}:
             return tuple(levels), name
-    raise _malformed(f"{key} must be a table's identifier")
+    raise _malformed_error(f"{key} must be a table's identifier")
 
 
-def _malformed(message: str) -> RefusedError:
+def _malformed_error(message: str) -> RefusedError:
     return RefusedError(400, "BadRequestException", f"Malformed request: {message}")
 
 

@@ -6,18 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.servers.loopback import Answer
+from tests.servers.loopback import RefusedError
 
 Levels = tuple[str, ...]
 Json = dict[str, Any]
-
-
-class RefusedError(Exception):
-    """An error that goes back to the client."""
-
-    def __init__(self, status: int, type_: str, message: str) -> None:
-        super().__init__(message)
-        self.answer = Answer.json({"error": {"message": message, "type": type_, "code": status}}, status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +23,7 @@ class IcebergTable:
 
 
 @dataclass(frozen=True, slots=True)
-class GenericTable:
+class PolarisGenericTable:
     """A generic table; `vended` are its storage access configurations."""
 
     format: str
@@ -42,11 +34,11 @@ class GenericTable:
 
 
 @dataclass(slots=True)
-class Namespace:
+class MixedNamespace:
     """A namespace; tables of both kinds share its names."""
 
     properties: dict[str, str]
-    tables: dict[str, IcebergTable | GenericTable] = field(default_factory=dict)
+    tables: dict[str, IcebergTable | PolarisGenericTable] = field(default_factory=dict)
 
     @property
     def location(self) -> str:
@@ -54,16 +46,16 @@ class Namespace:
 
 
 @dataclass(slots=True)
-class Catalog:
+class PolarisCatalog:
     """A catalog, which Iceberg calls a warehouse."""
 
     name: str
     location: str
-    namespaces: dict[Levels, Namespace] = field(default_factory=dict)
+    namespaces: dict[Levels, MixedNamespace] = field(default_factory=dict)
 
-    def namespace(self, levels: Levels) -> Namespace:
+    def namespace(self, levels: Levels) -> MixedNamespace:
         if (found := self.namespaces.get(levels)) is None:
-            raise RefusedError(404, "NoSuchNamespaceException", f"Namespace does not exist: {dotted(levels)}")
+            raise RefusedError(404, "NoSuchNamespaceException", f"Namespace does not exist: {join_levels(levels)}")
         return found
 
     def children(self, parent: Levels) -> list[Levels]:
@@ -76,20 +68,22 @@ class Catalog:
     def iceberg(self, levels: Levels, name: str) -> IcebergTable:
         found = self.namespaces[levels].tables.get(name) if levels in self.namespaces else None
         if not isinstance(found, IcebergTable):
-            raise RefusedError(404, "NoSuchTableException", f"Table does not exist: {dotted([*levels, name])}")
+            raise RefusedError(404, "NoSuchTableException", f"Table does not exist: {join_levels([*levels, name])}")
         return found
 
-    def generic(self, levels: Levels, name: str) -> GenericTable:
+    def generic(self, levels: Levels, name: str) -> PolarisGenericTable:
         found = self.namespaces[levels].tables.get(name) if levels in self.namespaces else None
-        if not isinstance(found, GenericTable):
-            raise RefusedError(404, "NoSuchTableException", f"Generic table does not exist: {dotted([*levels, name])}")
+        if not isinstance(found, PolarisGenericTable):
+            raise RefusedError(
+                404, "NoSuchTableException", f"Generic table does not exist: {join_levels([*levels, name])}"
+            )
         return found
 
     def check_free(self, levels: Levels, name: str) -> None:
         found = self.namespace(levels).tables.get(name)
         if found is not None:
             kind = "Table" if isinstance(found, IcebergTable) else "Generic table"
-            raise RefusedError(409, "AlreadyExistsException", f"{kind} already exists: {dotted([*levels, name])}")
+            raise RefusedError(409, "AlreadyExistsException", f"{kind} already exists: {join_levels([*levels, name])}")
 
     def check_apart(self, parent: Levels, location: str) -> None:
         """Refuse a location that lies above, below or at that of an Iceberg table or namespace beside it."""
@@ -105,7 +99,7 @@ class Catalog:
                 )
 
 
-def dotted(levels: Iterable[str]) -> str:
+def join_levels(levels: Iterable[str]) -> str:
     return ".".join(levels)
 
 

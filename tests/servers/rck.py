@@ -83,7 +83,7 @@ def run_rck(
             *SMALL,
             *(f"-D{key}={value}" for key, value in wanted.items()),
             *("-cp", f"{jars.bring(jars.compatibility_kit(version))}/*", LAUNCHER, "execute", "--disable-banner"),
-            *(_selected(only) or (f"--select-class={PACKAGE}.{suite}" for suite in SUITES)),
+            *(_select_options(only) or (f"--select-class={PACKAGE}.{suite}" for suite in SUITES)),
             *("--config=rck.local=false", "--details=none", f"--reports-dir={folder}"),
         ]
         done = subprocess.run(
@@ -95,7 +95,7 @@ def run_rck(
         return read_reports(reports)
 
 
-def _selected(names: Collection[str]) -> list[str]:
+def _select_options(names: Collection[str]) -> list[str]:
     parts = (name.partition(".") for name in names)
     return [f"--select-method={PACKAGE}.RESTCompatibilityKit{suite}Tests#{test}" for suite, _, test in parts]
 

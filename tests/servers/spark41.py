@@ -63,16 +63,16 @@ class Spark:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise self._gone() from error
+            raise self._exit_error() from error
         line = self._process.stdout.readline()
         if not line:
-            raise self._gone()
+            raise self._exit_error()
         answer = json.loads(line)
         if "error" in answer:
             raise SparkError(answer["error"])
         return answer["rows"]
 
-    def _gone(self) -> SparkError:
+    def _exit_error(self) -> SparkError:
         return SparkError(f"Spark is gone; its log ends:\n{self.log.read_text(errors='replace')[-4000:]}")
 
 

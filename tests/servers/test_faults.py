@@ -10,7 +10,17 @@ from http.client import HTTPConnection, IncompleteRead
 
 import pytest
 
-from tests.servers.faults import FaultProxy, canned, html, lost_answer, passes, reset, slow, throttled, truncated
+from tests.servers.faults import (
+    FaultProxy,
+    answer_always,
+    html,
+    lost_answer,
+    passes,
+    reset,
+    slow,
+    throttle,
+    truncate_answer,
+)
 from tests.servers.unity import Unity
 from tests.wire.facts import Talk
 
@@ -94,7 +104,7 @@ def test_a_slow_answer_does_not_hold_up_the_end(proxy: FaultProxy) -> None:
 
 
 def test_truncated(proxy: FaultProxy, talk: Talk) -> None:
-    proxy.add(truncated(5))
+    proxy.add(truncate_answer(5))
     with pytest.raises(IncompleteRead) as caught:
         talk.send("GET", CATALOGS)
     assert caught.value.expected == 5
@@ -109,7 +119,7 @@ def test_html(proxy: FaultProxy, talk: Talk) -> None:
 
 @pytest.mark.parametrize("status", [401, 419, 500, 502, 503, 504])
 def test_canned(proxy: FaultProxy, talk: Talk, unity: Unity, status: int) -> None:
-    proxy.add(canned(status, '{"a":1}'), times=2)
+    proxy.add(answer_always(status, '{"a":1}'), times=2)
     answers = [talk.send("GET", CATALOGS) for _ in range(3)]
     assert answers[:2] == [(status, '{"a":1}')] * 2
     assert answers[2][0] == 200
@@ -117,7 +127,7 @@ def test_canned(proxy: FaultProxy, talk: Talk, unity: Unity, status: int) -> Non
 
 
 def test_throttled(proxy: FaultProxy) -> None:
-    proxy.add(throttled("7"))
+    proxy.add(throttle("7"))
     connection = HTTPConnection(proxy.uri.removeprefix("http://"))
     connection.request("GET", CATALOGS)
     response = connection.getresponse()
@@ -126,9 +136,9 @@ def test_throttled(proxy: FaultProxy) -> None:
 
 
 def test_rules_choose_by_method_and_path_and_in_order(proxy: FaultProxy, talk: Talk) -> None:
-    proxy.add(canned(500), method="POST", path=r"/schemas$")
+    proxy.add(answer_always(500), method="POST", path=r"/schemas$")
     proxy.add(passes, path="catalogs")
-    proxy.add(canned(503), path="catalogs")
+    proxy.add(answer_always(503), path="catalogs")
     statuses = [talk.send("GET", CATALOGS)[0], talk.send("GET", CATALOGS)[0], talk.send("POST", SCHEMAS, NEW_SCHEMA)[0]]
     assert statuses == [200, 503, 500]
     assert (proxy.count(), proxy.count("GET"), proxy.count(path="schemas")) == (3, 2, 1)

@@ -34,7 +34,7 @@ COLUMN_KEYS = (
 )
 
 
-class RefusedError(Exception):
+class UnityRefusedError(Exception):
     """An error that goes back to the client."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -113,7 +113,7 @@ class Unity(Loopback):
         try:
             with self._lock:
                 return self._route(request)
-        except RefusedError as refused:
+        except UnityRefusedError as refused:
             return refused.answer
 
     def _route(self, request: Request) -> Answer:
@@ -134,7 +134,7 @@ class Unity(Loopback):
     def _authenticate(self, request: Request) -> None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if self._tokens is not None and (scheme.lower() != "bearer" or token not in self._tokens):
-            raise RefusedError(401, "UNAUTHENTICATED", "The bearer token is missing or invalid.")
+            raise UnityRefusedError(401, "UNAUTHENTICATED", "The bearer token is missing or invalid.")
 
     def _on_catalogs(self, request: Request, path: list[str]) -> Answer:
         match request.method, path:
@@ -197,25 +197,25 @@ class Unity(Loopback):
 
     def _catalog(self, name: str) -> Json:
         if name not in self._catalogs:
-            raise RefusedError(404, "CATALOG_NOT_FOUND", f"Catalog not found: {name}")
+            raise UnityRefusedError(404, "CATALOG_NOT_FOUND", f"Catalog not found: {name}")
         return self._catalogs[name]
 
     def _schema(self, catalog: str, name: str) -> Json:
         self._catalog(catalog)
         if (catalog, name) not in self._schemas:
-            raise RefusedError(404, "SCHEMA_NOT_FOUND", f"Schema not found: {catalog}.{name}")
+            raise UnityRefusedError(404, "SCHEMA_NOT_FOUND", f"Schema not found: {catalog}.{name}")
         return self._schemas[catalog, name]
 
     def _table(self, catalog: str, schema: str, name: str, *, shown: str) -> Json:
         self._schema(catalog, schema)
         if (catalog, schema, name) not in self._tables:
-            raise RefusedError(404, "TABLE_NOT_FOUND", f"Table not found: {shown}")
+            raise UnityRefusedError(404, "TABLE_NOT_FOUND", f"Table not found: {shown}")
         return self._tables[catalog, schema, name]
 
     def _create_catalog(self, body: Json) -> Json:
         name = _name(body)
         if name in self._catalogs:
-            raise RefusedError(400, "CATALOG_ALREADY_EXISTS", f"Catalog already exists: {name}")
+            raise UnityRefusedError(400, "CATALOG_ALREADY_EXISTS", f"Catalog already exists: {name}")
         created = {"name": name, "comment": body.get("comment"), "properties": _properties(body), **_audit()}
         created |= {"id": str(uuid.uuid4()), "storage_root": body.get("storage_root"), "storage_location": None}
         self._catalogs[name] = created
@@ -225,7 +225,7 @@ class Unity(Loopback):
         name, catalog = _name(body), _string(body, "catalog_name")
         self._catalog(catalog)
         if (catalog, name) in self._schemas:
-            raise RefusedError(400, "SCHEMA_ALREADY_EXISTS", f"Schema already exists: {name}")
+            raise UnityRefusedError(400, "SCHEMA_ALREADY_EXISTS", f"Schema already exists: {name}")
         created = {"name": name, "catalog_name": catalog, "comment": body.get("comment")}
         created |= {"properties": _properties(body), "full_name": f"{catalog}.{name}", **_audit()}
         created |= {"schema_id": str(uuid.uuid4()), "storage_root": None, "storage_location": None}
@@ -237,7 +237,7 @@ class Unity(Loopback):
         schema = self._schema(catalog, name)
         if new_name := body.get("new_name"):
             if (catalog, _name({"name": new_name})) in self._schemas:
-                raise RefusedError(400, "SCHEMA_ALREADY_EXISTS", f"Schema already exists: {new_name}")
+                raise UnityRefusedError(400, "SCHEMA_ALREADY_EXISTS", f"Schema already exists: {new_name}")
             schema = {**schema, "name": new_name, "full_name": f"{catalog}.{new_name}"}
             for key in [key for key in self._tables if key[:2] == (catalog, name)]:
                 self._tables[catalog, new_name, key[2]] = {**self._tables.pop(key), "schema_name": new_name}
@@ -250,15 +250,15 @@ class Unity(Loopback):
 
     def _create_table(self, body: Json) -> Json:
         if (format_ := body.get("data_source_format")) not in FORMATS:
-            raise _unexpected("DataSourceFormat", format_)
+            raise _unexpected_error("DataSourceFormat", format_)
         if (table_type := body.get("table_type")) not in TABLE_TYPES:
-            raise _unexpected("TableType", table_type)
+            raise _unexpected_error("TableType", table_type)
         name, catalog, schema = _name(body), _string(body, "catalog_name"), _string(body, "schema_name")
         columns = [_column(column) for column in body.get("columns") or []]
         properties = _properties(body)
         self._schema(catalog, schema)
         if (catalog, schema, name) in self._tables:
-            raise RefusedError(400, "TABLE_ALREADY_EXISTS", f"Table already exists: {catalog}.{schema}.{name}")
+            raise UnityRefusedError(400, "TABLE_ALREADY_EXISTS", f"Table already exists: {catalog}.{schema}.{name}")
         if table_type != "EXTERNAL":
             raise _invalid(f"{table_type} tables are more than this emulator does.")
         created = {"name": name, "catalog_name": catalog, "schema_name": schema, "table_type": table_type}
@@ -272,7 +272,7 @@ class Unity(Loopback):
         self._catalog(name)
         schemas = [key for key in self._schemas if key[0] == name]
         if schemas and not force:
-            raise RefusedError(400, "FAILED_PRECONDITION", "Cannot delete catalog with schemas")
+            raise UnityRefusedError(400, "FAILED_PRECONDITION", "Cannot delete catalog with schemas")
         for catalog, schema in schemas:
             self._drop_schema(f"{catalog}.{schema}", force=True)
         del self._catalogs[name]
@@ -283,7 +283,7 @@ class Unity(Loopback):
         self._schema(catalog, name)
         tables = [key for key in self._tables if key[:2] == (catalog, name)]
         if tables and not force:
-            raise RefusedError(400, "FAILED_PRECONDITION", "Cannot delete schema with tables")
+            raise UnityRefusedError(400, "FAILED_PRECONDITION", "Cannot delete schema with tables")
         for key in tables:
             del self._tables[key]
         del self._schemas[catalog, name]
@@ -322,7 +322,7 @@ def _column(column: Json) -> Json:
         if column.get(key) is not None and column[key] != spark[key]:
             raise _invalid(f"{start}field {key} {spark[key]} does not match column {key} {column[key]}")
     if column.get("type_name") not in TYPE_NAMES:
-        raise _unexpected("ColumnTypeName", column.get("type_name"))
+        raise _unexpected_error("ColumnTypeName", column.get("type_name"))
     full = {key: column.get(key) for key in COLUMN_KEYS}
     nullable = True if column.get("nullable") is None else column["nullable"]
     return full | {"type_text": _string(column, "type_text").lower(), "nullable": nullable}
@@ -394,7 +394,7 @@ def _properties(body: Json) -> dict[str, str]:
         raise _invalid("failed to parse a JSON document: properties must map strings to strings")
     if any(len(item) > 255 for item in value.values()):
         problem = 'Value too long for column "PROPERTY_VALUE CHARACTER VARYING(255)"'
-        raise RefusedError(500, "INTERNAL", f"could not execute statement [{problem}]")
+        raise UnityRefusedError(500, "INTERNAL", f"could not execute statement [{problem}]")
     return dict(value)
 
 
@@ -407,11 +407,11 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _invalid(message: str) -> RefusedError:
-    return RefusedError(400, "INVALID_ARGUMENT", message)
+def _invalid(message: str) -> UnityRefusedError:
+    return UnityRefusedError(400, "INVALID_ARGUMENT", message)
 
 
-def _unexpected(model: str, value: object) -> RefusedError:
+def _unexpected_error(model: str, value: object) -> UnityRefusedError:
     """What Jackson says of a value that an enumeration does not have."""
     problem = (
         f"Cannot construct instance of `io.unitycatalog.server.model.{model}`, problem: Unexpected value '{value}'"

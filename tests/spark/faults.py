@@ -91,7 +91,7 @@ def install() -> None:
     put = JobProgress.record
 
     @wraps(put)
-    def noted(self: JobProgress, key: str, value: Any) -> None:
+    def put_with_faults(self: JobProgress, key: str, value: Any) -> None:
         table = Path(self.location).name
         stops = table != "match" or _deletes(value)
         if stops:
@@ -100,20 +100,20 @@ def install() -> None:
         if stops:
             reach(table, "after")
 
-    JobProgress.record = noted  # type: ignore[method-assign]
+    JobProgress.record = put_with_faults  # type: ignore[method-assign]
     compaction.execute = _stopping(compaction.execute)
     index_building.execute = _stopping(index_building.execute)
 
 
 def _stopping(work: Callable[..., str]) -> Callable[..., str]:
     @wraps(work)
-    def done(table: Any, *arguments: Any) -> str:
+    def work_with_faults(table: Any, *arguments: Any) -> str:
         reach(table.id[-1], "before")
         result = work(table, *arguments)
         reach(table.id[-1], "after")
         return result
 
-    return done
+    return work_with_faults
 
 
 def _deletes(pieces: Any) -> bool:

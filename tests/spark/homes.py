@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import CreateNamespaceRequest, DescribeTableRequest
+from lance_namespace import DescribeTableRequest
 
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress
 from lancehouse.lake.dataset import TableRef, local_folder
-from tests.clients.managed import files_in
-from tests.servers.lancehouse import Served
+from tests.clients.managed import files_in, managed_by_lancehouse
 
 KINDS = ("path", "dir", "managed")
 
 
 @dataclass(frozen=True)
-class Home:
+class JobTable:
     """Where one table is."""
 
     address: TableAddress
@@ -65,15 +63,12 @@ def _location(table: TableRef) -> str:
     return found
 
 
-def home_of(request: pytest.FixtureRequest, kind: str) -> Home:
+def home_of(request: pytest.FixtureRequest, kind: str) -> JobTable:
     """A place for a table that is not there yet."""
     folder: Path = request.getfixturevalue("tmp_path")
     if kind == "path":
-        return Home(TableAddress(path=str(folder / "a table")))
+        return JobTable(TableAddress(path=str(folder / "a table")))
     if kind == "dir":
-        return Home(TableAddress.parse(Connection("dir", {"root": str(folder)}), ["t"]))
-    served: Served = request.getfixturevalue("served")
-    catalog = Connection("iceberg", {"endpoint": served.iceberg, "managed_by": "impl"})
-    levels = [served.warehouse, f"db_{uuid4().hex[:8]}"]
-    catalog.connect().create_namespace(CreateNamespaceRequest(id=levels))
-    return Home(TableAddress.parse(catalog, [*levels, "t"]))
+        return JobTable(TableAddress.parse(Connection("dir", {"root": str(folder)}), ["t"]))
+    catalog = managed_by_lancehouse(request.getfixturevalue("lancehouse_server"))
+    return JobTable(TableAddress.parse(Connection(catalog.impl, catalog.properties), catalog.id("t")))

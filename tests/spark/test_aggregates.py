@@ -110,7 +110,7 @@ def test_a_sum_that_does_not_fit_without_ansi(spark: Any, tmp_path: Path) -> Non
         LanceCatalog(lax, "dir", {"root": str(tmp_path)}).aggregate("t", sum="a").collect()
 
 
-def joined(row: Mapping[str, Any]) -> int:
+def join_halves(row: Mapping[str, Any]) -> int:
     """A sum of its halves, as tasks hand it on."""
     return int((row["sum of a"] << 32) + row["low half of a"])
 
@@ -122,9 +122,9 @@ def test_sums_of_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.table({"a": pa.array(values, pa.int64()), "g": pa.array([0, 1] * 5, pa.int8())})
     batches = rows.to_batches(max_chunksize=2)
     [whole] = parse_aggregation((), {"sum": "a"}, None).compute(rows.schema, batches).to_pylist()
-    assert joined(whole) == sum(values)
+    assert join_halves(whole) == sum(values)
     groups = parse_aggregation("g", {"sum": "a"}, None).compute(rows.schema, batches).to_pylist()
-    assert {each["g"]: joined(each) for each in groups} == {0: sum(values[::2]), 1: sum(values[1::2])}
+    assert {each["g"]: join_halves(each) for each in groups} == {0: sum(values[::2]), 1: sum(values[1::2])}
 
 
 ENDS: dict[str, tuple[Any, list[Any], Any, Any]] = {

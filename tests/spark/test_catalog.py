@@ -27,7 +27,7 @@ from lance_namespace.errors import (
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
-from bench.recall import Case
+from bench.recall import RecallCase
 from lancehouse.jobs import fingerprints
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import undo_declaration
@@ -168,7 +168,7 @@ def test_search(catalog: LanceCatalog, table: lance.LanceDataset, indexed: bool)
 
 
 def test_recall_of_a_search(catalog: LanceCatalog, tmp_path: Path) -> None:
-    case = Case(rows=10_000, clusters=20, queries=8)
+    case = RecallCase(rows=10_000, clusters=20, queries=8)
     case.write(str(tmp_path / "t.lance"))
 
     def recall(**effort: Any) -> float:
@@ -528,7 +528,7 @@ def test_adding_columns_by_other_code_starts_over(
     Path(place).mkdir()
     monkeypatch.syspath_prepend(place)
 
-    def scored(batch: pa.RecordBatch) -> Any:
+    def score(batch: pa.RecordBatch) -> Any:
         import sys
 
         sys.path.insert(0, place)
@@ -540,12 +540,12 @@ def test_adding_columns_by_other_code_starts_over(
     monkeypatch.setattr(fingerprints, "_first_digests", {})
     (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=True, factor=1))
     with pytest.raises(LanceNamespaceError, match="not yet"):
-        catalog.add_columns("t", {"score": scored})
+        catalog.add_columns("t", {"score": score})
     assert any((tmp_path / "t.lance" / "_lancehouse" / "jobs").rglob("*.json"))
     (tmp_path / "modules" / "own_scores.py").write_text(HELPER.format(fails=False, factor=22))
     monkeypatch.setattr(fingerprints, "_first_digests", {})  # as in a new session
     with caplog.at_level("WARNING"):
-        catalog.add_columns("t", {"score": scored})
+        catalog.add_columns("t", {"score": score})
     assert set(lance.dataset(table.uri).to_table(columns=["score"]).column(0).to_pylist()) == {22}
     assert "add_columns starts over" in caplog.text
     assert "changed since: module own_scores" in caplog.text
@@ -556,7 +556,7 @@ def test_adding_columns_goes_on_where_it_was(catalog: LanceCatalog, table: lance
     seen = tmp_path / "seen"
     seen.mkdir()
 
-    def tried(batch: pa.RecordBatch) -> Any:
+    def try_batch(batch: pa.RecordBatch) -> Any:
         from uuid import uuid4
 
         first = batch.column("id")[0].as_py()
@@ -566,12 +566,12 @@ def test_adding_columns_goes_on_where_it_was(catalog: LanceCatalog, table: lance
         return batch.column("id")
 
     with pytest.raises(LanceNamespaceError, match="not yet"):
-        catalog.add_columns("t", {"same": tried})
+        catalog.add_columns("t", {"same": try_batch})
     done = {path.name.split("-")[0] for path in seen.iterdir()}
     (tmp_path / "mended").touch()
     for path in seen.iterdir():
         path.unlink()
-    catalog.add_columns("t", {"same": tried})
+    catalog.add_columns("t", {"same": try_batch})
     again = {path.name.split("-")[0] for path in seen.iterdir()}
     assert "3" in again
     assert len(again) < len(done | {"3"})

@@ -171,7 +171,7 @@ def test_tasks_ask_the_catalog_once_in_a_process(lending: tuple[LanceCatalog, Le
     cat, server, store = lending
     store.life_s = 3600
 
-    def asked(tasks: int) -> int:
+    def count_requests(tasks: int) -> int:
         docs, before = f"test_catalog.db.docs_{uuid4().hex}", len(server.requests)
         rows = cat.spark.range(0, 100, 1, tasks).selectExpr("id", "id AS v")
         cat.create(rows, docs)
@@ -179,5 +179,5 @@ def test_tasks_ask_the_catalog_once_in_a_process(lending: tuple[LanceCatalog, Le
         cat.read(docs).count()
         return len(server.requests) - before
 
-    asked(2)
-    assert abs(asked(16) - asked(2)) <= 4
+    count_requests(2)
+    assert abs(count_requests(16) - count_requests(2)) <= 4

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from lance_namespace import CreateNamespaceRequest
 
-from lancehouse import IcebergNamespace
+from tests.clients.managed import managed_by_lancehouse
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster
 
@@ -16,17 +14,15 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-def levels(served: Served) -> list[str]:
+def levels(lancehouse_server: Served) -> list[str]:
     """A new namespace."""
-    made = [served.warehouse, f"db_{uuid4().hex[:8]}"]
-    IcebergNamespace(endpoint=served.iceberg).create_namespace(CreateNamespaceRequest(id=made))
-    return made
+    return managed_by_lancehouse(lancehouse_server).levels
 
 
 def test_all_that_a_catalog_does(
-    cluster: Cluster, served: Served, levels: list[str], soak: bool, tmp_path: Path
+    cluster: Cluster, lancehouse_server: Served, levels: list[str], soak: bool, tmp_path: Path
 ) -> None:
-    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
+    properties = {"endpoint": lancehouse_server.iceberg, "managed_by": "impl"}
     with cluster.driver(cores_max="2", executor_cores="1") as driver:
         assert driver.ask("tests.spark.tour:executors") == 2
         assert len(cluster.executors()) == 2

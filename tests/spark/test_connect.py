@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from lance_namespace import CreateNamespaceRequest
 
-from lancehouse import IcebergNamespace
+from tests.clients.managed import managed_by_lancehouse
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import start_connect, start_driver
 
@@ -22,10 +20,9 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_all_that_a_catalog_does(connect: str, served: Served, soak: bool, tmp_path: Path) -> None:
-    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
-    levels = [served.warehouse, f"db_{uuid4().hex[:8]}"]
-    IcebergNamespace(endpoint=served.iceberg).create_namespace(CreateNamespaceRequest(id=levels))
+def test_all_that_a_catalog_does(connect: str, lancehouse_server: Served, soak: bool, tmp_path: Path) -> None:
+    catalog = managed_by_lancehouse(lancehouse_server)
+    properties, levels = catalog.properties, catalog.levels
     with start_driver(tmp_path / "driver.log", connect) as driver:
         assert driver.ask("tests.spark.tour:is_remote")
         asked = {"properties": properties, "levels": levels, "folder": str(tmp_path), "is_full": soak}

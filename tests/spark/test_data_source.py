@@ -15,7 +15,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import CreateNamespaceRequest, TableExistsRequest, connect
+from lance_namespace import TableExistsRequest, connect
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
@@ -35,7 +35,7 @@ from lancehouse.lake import commits, scans
 from lancehouse.spark import table_reader
 from lancehouse.spark.data_source import LanceSource
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
-from tests.servers.lancehouse import Served
+from tests.clients.managed import managed_by_lancehouse
 from tests.spark.conftest import failing
 
 Place = dict[str, str]
@@ -50,11 +50,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return {"path": str(tmp_path / "t")}
     if request.param == "dir":
         return {"impl": "dir", "root": str(tmp_path), "table": "t"}
-    served: Served = request.getfixturevalue("served")
-    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
-    home = [served.warehouse, f"spark{uuid4().hex}"]
-    connect("iceberg", properties).create_namespace(CreateNamespaceRequest(id=home))
-    return {"impl": "iceberg", **properties, "table": f"{'.'.join(home)}.t"}
+    catalog = managed_by_lancehouse(request.getfixturevalue("lancehouse_server"))
+    return {"impl": "iceberg", **catalog.properties, "table": ".".join(catalog.id("t"))}
 
 
 @pytest.fixture
@@ -76,15 +73,15 @@ def ids(place: Place, **options: object) -> list[int]:
     """Read as Spark does: what it makes is sent from process to process."""
     found = source(place, **options)
     found.schema()
-    return read_by(sent(sent(found).reader(IDS)))
+    return read_by(send(send(found).reader(IDS)))
 
 
 def read_by(reader: Any) -> list[int]:
-    batches = [batch for part in reader.partitions() for batch in reader.read(sent(part))]
+    batches = [batch for part in reader.partitions() for batch in reader.read(send(part))]
     return sorted(value for batch in batches for value in batch.column("id").to_pylist())
 
 
-def sent(value: Any) -> Any:
+def send(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
@@ -284,7 +281,7 @@ def began(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_a_query_reads_what_was_there_when_it_began(here: Place, began: Callable[[float], None]) -> None:
     found = source(here)
     found.schema()
-    reader = sent(found.reader(IDS))
+    reader = send(found.reader(IDS))
     lance.write_dataset(rows(10), here["path"], mode="append")
     between = time.time()
     time.sleep(0.05)
@@ -304,16 +301,16 @@ def test_what_was_there_first_may_be_gone(here: Place, began: Callable[[float], 
     lance.write_dataset(rows(500), here["path"], mode="overwrite").cleanup_old_versions(timedelta(0))
     addresses._opened._items.clear()
     began(time.time())
-    assert read_by(sent(cleaned).reader(IDS)) == [500]
+    assert read_by(send(cleaned).reader(IDS)) == [500]
     anew.schema()
     rmtree(here["path"])
     lance.write_dataset(rows(600), here["path"])
     addresses._opened._items.clear()
     began(time.time())
-    assert read_by(sent(anew).reader(IDS)) == [600]
+    assert read_by(send(anew).reader(IDS)) == [600]
     began(0)
     with pytest.raises(ConcurrentModificationError, match="was dropped and made anew meanwhile; run the query again"):
-        read_by(sent(anew).reader(IDS))
+        read_by(send(anew).reader(IDS))
 
 
 def test_columns_of_a_view_stay(tmp_path: Path, began: Callable[[float], None]) -> None:
@@ -321,7 +318,7 @@ def test_columns_of_a_view_stay(tmp_path: Path, began: Callable[[float], None]) 
     dataset = lance.write_dataset(table, tmp_path / "t")
     found = source({"path": str(tmp_path / "t")})
     found.schema()
-    reader = sent(found.reader(IDS))
+    reader = send(found.reader(IDS))
     dataset.drop_columns(["gone"])
     dataset.add_columns({"new": "id + 1"})
     began(time.time())
@@ -357,8 +354,8 @@ def test_filters_are_not_taken_from_spark(here: Place) -> None:
 
 def writing(place: Place, *, overwrite: bool = False, **options: object) -> Any:
     """The writer as the driver has it afterwards, and what its one task wrote."""
-    writer = sent(source(place, **options).writer(IDS, overwrite))
-    return writer, sent(writer).write(iter(rows(100, 101).to_batches()))
+    writer = send(source(place, **options).writer(IDS, overwrite))
+    return writer, send(writer).write(iter(rows(100, 101).to_batches()))
 
 
 def test_a_run_is_written_once(here: Place) -> None:
@@ -422,7 +419,7 @@ def test_a_table_that_was_made_anew_is_not_written_to(here: Place, overwrite: bo
 def test_a_version_of_a_table_that_was_made_anew_is_not_read(here: Place) -> None:
     found = source(here, version=1)
     found.schema()
-    reader = sent(found.reader(IDS))
+    reader = send(found.reader(IDS))
     rmtree(here["path"])
     lance.write_dataset(rows(500), here["path"])
     addresses._opened._items.clear()
@@ -442,13 +439,13 @@ def test_a_commit_of_which_nobody_knows_leaves_the_files(here: Place) -> None:
     writer, message = writing(here)
     append = commits.append
 
-    def lost(*arguments: Any) -> int:
+    def append_and_fail(*arguments: Any) -> int:
         append(*arguments)
         raise CommitStateUnknownError("the answer was lost")
 
-    with patch.object(commits, "append", lost), pytest.raises(CommitStateUnknownError):
+    with patch.object(commits, "append", append_and_fail), pytest.raises(CommitStateUnknownError):
         writer.commit([message])
-    sent(writer).abort([message])
+    send(writer).abort([message])
     assert ids(here) == [*range(10), 100, 101]
     assert not list(Path(here["path"]).glob("_lancehouse"))
 

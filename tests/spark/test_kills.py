@@ -10,21 +10,20 @@ from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
-from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lance_namespace import CreateNamespaceRequest, ListTablesRequest
+from lance_namespace import ListTablesRequest
 from lance_namespace.errors import InternalError, TableNotFoundError
 
-from lancehouse import IcebergNamespace
 from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import Job
+from lancehouse.lake.commits import FileLayout, locate_table
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.fragments import FileLayout, locate_table
+from tests.clients.managed import ManagedCatalog, managed_by_lancehouse
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.faults import Faults
@@ -39,18 +38,16 @@ FOLDERS = ("data", "_deletions", "_indices", "_lancehouse", "_staging")
 
 
 @dataclass(frozen=True)
-class House:
+class WrittenTables:
     """A namespace with a table for each kind of write, whose versions the catalog manages."""
 
-    namespace: IcebergNamespace
-    properties: dict[str, str]
-    levels: list[str]
+    catalog: ManagedCatalog
     folder: Path
     kinds: list[str]
 
     def arguments(self, kinds: list[str] | None = None) -> dict[str, Any]:
         """Of `writes.write_all`."""
-        told = {"properties": self.properties, "levels": self.levels, "folder": str(self.folder)}
+        told = {"properties": dict(self.catalog.properties), "levels": self.catalog.levels, "folder": str(self.folder)}
         return {**told, "kinds": self.kinds if kinds is None else kinds, "run": "once"}
 
     def write(self, driver: Driver, kinds: list[str] | None = None) -> dict[str, str]:
@@ -59,9 +56,9 @@ class House:
         return {kind: error for kind, error in answer.items() if error}
 
     def ref(self, kind: str) -> TableRef:
-        return TableRef(namespace=self.namespace, id=(*self.levels, kind))
+        return TableRef(namespace=self.catalog.namespace, id=tuple(self.catalog.id(kind)))
 
-    def seen(self, kind: str) -> tuple[Rows | None, int, list[str], list[str]]:
+    def read_state(self, kind: str) -> tuple[Rows | None, int, list[str], list[str]]:
         """Rows, fragments, columns and indices."""
         try:
             dataset = self.ref(kind).open()
@@ -82,10 +79,10 @@ class House:
         assert [kind for kind in self.kinds if not self._is_after(kind)] == []
 
     def _is_before(self, kind: str) -> bool:
-        return self.seen(kind) == ((None, 0, [], []) if kind == "create" else (BEFORE, 4, ["id", "v"], []))
+        return self.read_state(kind) == ((None, 0, [], []) if kind == "create" else (BEFORE, 4, ["id", "v"], []))
 
     def _is_after(self, kind: str) -> bool:
-        rows, fragments, columns, indices = self.seen(kind)
+        rows, fragments, columns, indices = self.read_state(kind)
         return (
             rows == AFTER[kind]
             and columns == (["id", "v", "w"] if kind == "add_columns" else ["id", "v"])
@@ -93,15 +90,15 @@ class House:
             and (fragments == 2 or kind != "compact")
         )
 
-    def left(self, kind: str) -> set[str]:
+    def leftover_files(self, kind: str) -> set[str]:
         """Files that no version names; they are what `remove_orphans` names too, and are gone then."""
         table = self.ref(kind)
-        extra = self._files(kind) - _named(table.open())
+        extra = self._files(kind) - _files_of_versions(table.open())
         told: set[str] = set()
         for _ in range(2):  # records of jobs first, then what they name
             told |= set(orphans.remove_orphans(table, timedelta(0), no_writers=True).names)
         assert {_part(file) for file in told if file.partition("/")[0] in FOLDERS} == extra
-        assert self._files(kind) == _named(table.open())
+        assert self._files(kind) == _files_of_versions(table.open())
         return extra
 
     def _files(self, kind: str) -> set[str]:
@@ -111,7 +108,7 @@ class House:
         return {_part(str(path.relative_to(folder))) for path in found}
 
 
-def _named(dataset: lance.LanceDataset) -> set[str]:
+def _files_of_versions(dataset: lance.LanceDataset) -> set[str]:
     """The files of all versions."""
     found: set[str] = set()
     for version in dataset.versions():
@@ -129,11 +126,9 @@ def _part(file: str) -> str:
 
 
 @pytest.fixture
-def house(served: Served, soak: bool, request: pytest.FixtureRequest, tmp_path: Path) -> House:
+def house(lancehouse_server: Served, soak: bool, request: pytest.FixtureRequest, tmp_path: Path) -> WrittenTables:
     kinds = KINDS if soak else KINDS[request.param :: PARTS]
-    properties = {"endpoint": served.iceberg, "managed_by": "impl"}
-    namespace, levels = IcebergNamespace(**properties), [served.warehouse, f"db_{uuid4().hex[:8]}"]
-    namespace.create_namespace(CreateNamespaceRequest(id=levels))
+    catalog = managed_by_lancehouse(lancehouse_server)
     (tmp_path / "files").mkdir()
     for number in range(2):
         half = dict(list(ADDED.items())[number::2])
@@ -141,8 +136,8 @@ def house(served: Served, soak: bool, request: pytest.FixtureRequest, tmp_path: 
     for kind in kinds:
         if kind != "create":
             how = {"mode": "create", "max_rows_per_file": 100}
-            lance.write_dataset(_table(BEFORE), namespace_client=namespace, table_id=[*levels, kind], **how)
-    return House(namespace, properties, levels, tmp_path, kinds)
+            lance.write_dataset(_table(BEFORE), namespace_client=catalog.namespace, table_id=catalog.id(kind), **how)
+    return WrittenTables(catalog, tmp_path, kinds)
 
 
 def part(number: int) -> pytest.MarkDecorator:
@@ -170,7 +165,7 @@ def driver(cluster: Cluster, faults: Faults) -> Iterator[Driver]:
 
 
 @part(1)
-def test_a_killed_driver(cluster: Cluster, house: House, driver: Driver, faults: Faults) -> None:
+def test_a_killed_driver(cluster: Cluster, house: WrittenTables, driver: Driver, faults: Faults) -> None:
     """The tables are as they were; the same writes again land once, and a third time do nothing."""
     faults.plan("hold", "before")
     with cluster.driver(**settings(faults)) as doomed:
@@ -186,14 +181,16 @@ def test_a_killed_driver(cluster: Cluster, house: House, driver: Driver, faults:
     house.are_after()
     assert house.write(driver, [kind for kind in NAMED if kind in house.kinds]) == {}
     house.are_after()
-    left = {kind: house.left(kind) for kind in house.kinds}
+    left = {kind: house.leftover_files(kind) for kind in house.kinds}
     assert left["append"]
-    assert set(house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables) == set(house.kinds)
+    assert set(house.catalog.namespace.list_tables(ListTablesRequest(id=house.catalog.levels)).tables) == set(
+        house.kinds
+    )
 
 
 @part(2)
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.soak), "after"])
-def test_killed_executors(cluster: Cluster, house: House, driver: Driver, faults: Faults, moment: str) -> None:
+def test_killed_executors(cluster: Cluster, house: WrittenTables, driver: Driver, faults: Faults, moment: str) -> None:
     """Others do their work again, and each row is there once."""
     app = driver.ask("tests.spark.tour:app")
     faults.plan("hold", moment)
@@ -205,38 +202,38 @@ def test_killed_executors(cluster: Cluster, house: House, driver: Driver, faults
     assert set(driver.answer().values()) == {""}
     house.are_after()
     for kind in house.kinds:
-        house.left(kind)
+        house.leftover_files(kind)
 
 
 @part(0)
 @pytest.mark.soak
-def test_killed_python_workers(house: House, driver: Driver, faults: Faults) -> None:
+def test_killed_python_workers(house: WrittenTables, driver: Driver, faults: Faults) -> None:
     """The same task does it again, in another process; what the dead one had noted is removed."""
     faults.plan("crash")
     assert house.write(driver) == {}
     faults.wait(set(house.kinds))
     house.are_after()
-    kept = {kind for kind in house.kinds if house.left(kind)}
+    kept = {kind for kind in house.kinds if house.leftover_files(kind)}
     assert kept <= {"add_columns", "ingest", "compact", "create_index"}
 
 
 @part(0)
-def test_tasks_that_fail(house: House, driver: Driver, faults: Faults) -> None:
+def test_tasks_that_fail(house: WrittenTables, driver: Driver, faults: Faults) -> None:
     """The tables are as they were, without files of the write but for those with which the next one goes on."""
     faults.plan("fail")
     failed = house.write(driver)
     assert {kind: "the test wants this" in error for kind, error in failed.items()} == dict.fromkeys(house.kinds, True)
     house.are_before()
-    assert "create" not in house.namespace.list_tables(ListTablesRequest(id=house.levels)).tables
+    assert "create" not in house.catalog.namespace.list_tables(ListTablesRequest(id=house.catalog.levels)).tables
     faults.plan("nothing")
     assert house.write(driver) == {}
     house.are_after()
     for kind in house.kinds:
-        house.left(kind)
+        house.leftover_files(kind)
 
 
 @part(1)
-def test_tasks_that_run_twice(cluster: Cluster, house: House, faults: Faults) -> None:
+def test_tasks_that_run_twice(cluster: Cluster, house: WrittenTables, faults: Faults) -> None:
     """Speculation starts a second attempt beside the first, which has written all its rows and does not end."""
     faults.plan("hold")
     eager = {
@@ -251,7 +248,7 @@ def test_tasks_that_run_twice(cluster: Cluster, house: House, faults: Faults) ->
     faults.wait(set(house.kinds))
     house.are_after()
     for kind in house.kinds:
-        house.left(kind)
+        house.leftover_files(kind)
 
 
 def test_a_task_that_outlives_its_job(tmp_path: Path) -> None:

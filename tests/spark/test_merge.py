@@ -34,7 +34,7 @@ from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.lake import scans
 from lancehouse.lake.row_changes import commit_rewrite
 from lancehouse.spark.merge import merge
-from tests.spark.homes import KINDS, Home, home_of
+from tests.spark.homes import KINDS, JobTable, home_of
 
 Row = tuple[int | None, str | None, str]
 """Two columns that may be keys, and a value."""
@@ -59,12 +59,12 @@ def _several_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def home(request: pytest.FixtureRequest) -> Home:
+def home(request: pytest.FixtureRequest) -> JobTable:
     return home_of(request, request.param)
 
 
 @pytest.fixture
-def plain(request: pytest.FixtureRequest) -> Home:
+def plain(request: pytest.FixtureRequest) -> JobTable:
     return home_of(request, "path")
 
 
@@ -125,7 +125,7 @@ SOURCE: list[Row] = [
 
 
 @pytest.mark.parametrize(("rules", "few"), [*zip(RULES, cycle([FEW_ROWS, -1]))], ids=str)
-def test_every_rule(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: MergeRules, few: int) -> None:
+def test_every_rule(spark: Any, plain: JobTable, monkeypatch: pytest.MonkeyPatch, rules: MergeRules, few: int) -> None:
     monkeypatch.setattr(merge_module, "FEW_ROWS", few)
     plain.write(table(TARGET), max_rows_per_file=4)
     plain.open().delete("value IN ('old 7', 'old 8')")
@@ -139,7 +139,7 @@ def test_every_rule(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, ru
 
 
 @pytest.mark.parametrize("rules", [MergeRules(), MergeRules("update", "ignore", delete_by_source=True)], ids=str)
-def test_every_home(spark: Any, home: Home, rules: MergeRules) -> None:
+def test_every_home(spark: Any, home: JobTable, rules: MergeRules) -> None:
     home.write(table(TARGET), max_rows_per_file=4)
     done = merge(frame(spark, SOURCE), home.address, ["id", "part"], rules, NOTHING)
     expected, numbers = model(TARGET, SOURCE, 2, rules)
@@ -188,7 +188,7 @@ def test_generated_merges(spark: Any, case: dict[str, Any]) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if case["many"]:
             patch.setattr(merge_module, "FEW_ROWS", -1)
-        home = Home(TableAddress(path=folder + "/t"))
+        home = JobTable(TableAddress(path=folder + "/t"))
         home.write(table(case["target"]), max_rows_per_file=case["rows_in_file"], enable_stable_row_ids=case["stable"])
         gone = {f"old {number}" for number in case["gone"]}
         home.open().delete(f"value IN ({', '.join(map(repr, sorted(gone)))})" if gone else "false")
@@ -210,12 +210,12 @@ def test_generated_merges(spark: Any, case: dict[str, Any]) -> None:
             assert len(same) == len(target) - done.deleted
 
 
-def row_ids(home: Home) -> dict[int, Row]:
+def row_ids(home: JobTable) -> dict[int, Row]:
     found = home.open().to_table(with_row_id=True).to_pylist()
     return {row["_rowid"]: (row["id"], row["part"], row["value"]) for row in found}
 
 
-def check_files(home: Home) -> None:
+def check_files(home: JobTable) -> None:
     """See that each data file and each deletion file is one of a version, and that no record is left."""
     named = set[str]()
     latest = home.open()
@@ -228,7 +228,7 @@ def check_files(home: Home) -> None:
     assert there == named
 
 
-def test_other_types_of_keys(spark: Any, plain: Home) -> None:
+def test_other_types_of_keys(spark: Any, plain: JobTable) -> None:
     """As the table has them, not as Spark does: these differ by a nanosecond."""
     times = pa.array([1_000_000_001, 1_000_000_002], pa.timestamp("ns"))
     plain.write(pa.table({"at": times, "value": ["old 1", "old 2"]}))
@@ -238,7 +238,7 @@ def test_other_types_of_keys(spark: Any, plain: Home) -> None:
     assert plain.open().count_rows() == 3
 
 
-def test_indices_find_what_was_merged(spark: Any, plain: Home) -> None:
+def test_indices_find_what_was_merged(spark: Any, plain: JobTable) -> None:
     plain.write(table(TARGET), max_rows_per_file=4)
     plain.open().create_scalar_index("id", "BTREE")
     plain.open().create_scalar_index("value", "BITMAP")
@@ -254,17 +254,17 @@ def test_indices_find_what_was_merged(spark: Any, plain: Home) -> None:
     assert find("value = 'new 7'") == ["new 7"]
 
 
-def test_the_frame_is_evaluated_once(spark: Any, plain: Home, tmp_path: Path) -> None:
+def test_the_frame_is_evaluated_once(spark: Any, plain: JobTable, tmp_path: Path) -> None:
     plain.write(table(TARGET), max_rows_per_file=4)
     log = tmp_path / "evaluated"
 
-    def touched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             with log.open("a") as file:
                 file.write(f"{batch.num_rows}\n")
             yield batch
 
-    source = frame(spark, SOURCE).mapInArrow(touched, STRUCT)
+    source = frame(spark, SOURCE).mapInArrow(count_batch, STRUCT)
     for rules in (MergeRules(), MergeRules("ignore"), MergeRules("update", "ignore"), MergeRules("delete", "ignore")):
         log.write_text("")
         merge(source, plain.address, ["id"], rules, NOTHING)
@@ -288,13 +288,18 @@ def test_the_frame_is_evaluated_once(spark: Any, plain: Home, tmp_path: Path) ->
     ids=str,
 )
 def test_what_does_not_fit_is_refused_before_work_starts(
-    spark: Any, plain: Home, select: list[str], on: str | list[str], rules: MergeRules, error: type[LanceNamespaceError]
+    spark: Any,
+    plain: JobTable,
+    select: list[str],
+    on: str | list[str],
+    rules: MergeRules,
+    error: type[LanceNamespaceError],
 ) -> None:
-    def evaluated(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def evaluate(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise ValueError("too late")
 
     plain.write(table(TARGET))
-    source = frame(spark, SOURCE).mapInArrow(evaluated, STRUCT).selectExpr(*select)
+    source = frame(spark, SOURCE).mapInArrow(evaluate, STRUCT).selectExpr(*select)
     before = plain.files()
     with pytest.raises(error) as raised:
         merge(source, plain.address, on, rules, NOTHING)
@@ -303,7 +308,7 @@ def test_what_does_not_fit_is_refused_before_work_starts(
 
 
 @pytest.mark.usefixtures("_ways")
-def test_a_key_that_is_there_twice(spark: Any, home: Home) -> None:
+def test_a_key_that_is_there_twice(spark: Any, home: JobTable) -> None:
     home.write(table(TARGET))
     before = home.files()
     twice: list[Row] = [*SOURCE, (7, "b", "new 7b")]
@@ -316,7 +321,7 @@ TWICE = "id long, part string, value string, at int, n int"
 
 
 @pytest.mark.usefixtures("_ways")
-def test_the_last_row_of_each_key(spark: Any, plain: Home) -> None:
+def test_the_last_row_of_each_key(spark: Any, plain: JobTable) -> None:
     plain.write(table(TARGET))
     rows: list[Any] = [(7, "a", "second", 2, 0), (7, "a", "first", 1, 0)]
     rows += [(900, "a", "null", None, 0), (900, "a", "one", 1, 0)]
@@ -328,7 +333,7 @@ def test_the_last_row_of_each_key(spark: Any, plain: Home) -> None:
     assert sorted((row[0], row[2]) for row in merged) == [(7, "second"), (900, "one")]
 
 
-def test_rows_that_nothing_tells_apart(spark: Any, plain: Home) -> None:
+def test_rows_that_nothing_tells_apart(spark: Any, plain: JobTable) -> None:
     plain.write(table(TARGET))
     before = plain.files()
     frame = spark.createDataFrame([(7, "a", "x", 1, 1), (7, "a", "y", 1, 2), (7, "a", "z", 0, 3)], TWICE)
@@ -349,14 +354,14 @@ def test_rows_that_nothing_tells_apart(spark: Any, plain: Home) -> None:
         ("m", InvalidInputError, "latest_by names m, and values of type map have no order"),
     ],
 )
-def test_what_is_no_order(spark: Any, plain: Home, latest_by: str, error: type[Exception], says: str) -> None:
+def test_what_is_no_order(spark: Any, plain: JobTable, latest_by: str, error: type[Exception], says: str) -> None:
     plain.write(table(TARGET))
     frame = spark.range(3).selectExpr("id", "'v' AS value", "map(1, 2) AS m")
     with pytest.raises(error, match=says):
         merge(frame, plain.address, ["id"], MergeRules(), NOTHING, latest_by=[latest_by])
 
 
-def test_a_value_that_does_not_fit_leaves_nothing(spark: Any, home: Home) -> None:
+def test_a_value_that_does_not_fit_leaves_nothing(spark: Any, home: JobTable) -> None:
     home.write(pa.table({"id": pa.array(range(9), pa.int16()), "value": ["old"] * 9}))
     before = home.files()
     source = spark.range(1, 9, 1, 4).selectExpr("cast(id * 4096 AS int) AS id", "'new' AS value")
@@ -365,7 +370,7 @@ def test_a_value_that_does_not_fit_leaves_nothing(spark: Any, home: Home) -> Non
     assert home.files() == before
 
 
-def test_a_function_that_fails_leaves_nothing(spark: Any, plain: Home) -> None:
+def test_a_function_that_fails_leaves_nothing(spark: Any, plain: JobTable) -> None:
     def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if 8 in batch.column(0).to_pylist():
@@ -404,7 +409,7 @@ def test_a_table_that_is_only_declared(spark: Any, request: pytest.FixtureReques
     check_files(home)
 
 
-def test_the_same_run_merges_once(spark: Any, plain: Home) -> None:
+def test_the_same_run_merges_once(spark: Any, plain: JobTable) -> None:
     plain.write(table(TARGET))
     how = WriteOptions(run="r1")
     first = merge(frame(spark, SOURCE), plain.address, ["id"], MergeRules(), how)
@@ -419,18 +424,18 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, *others: Callable[[], object]) ->
     """Let others change the table, each just before a commit."""
     left = list(others)
 
-    def interrupted(*arguments: Any, **more: Any) -> int:
+    def commit_late(*arguments: Any, **more: Any) -> int:
         if left:
             left.pop(0)()
         return commit_rewrite(*arguments, **more)
 
-    monkeypatch.setattr(merge_module, "commit_rewrite", interrupted)
+    monkeypatch.setattr(merge_module, "commit_rewrite", commit_late)
 
 
 @pytest.mark.usefixtures("_ways")
 @pytest.mark.parametrize("rules", [MergeRules(), MergeRules("update", "ignore"), MergeRules("delete")], ids=str)
 def test_what_others_change_first_is_seen(
-    spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch, rules: MergeRules
+    spark: Any, plain: JobTable, monkeypatch: pytest.MonkeyPatch, rules: MergeRules
 ) -> None:
     """A row that matched is gone, and one that did not is there: by two others, the second of whom merges."""
     plain.write(table(TARGET), max_rows_per_file=4)
@@ -449,7 +454,9 @@ def test_what_others_change_first_is_seen(
 
 
 @pytest.mark.usefixtures("_ways")
-def test_a_key_that_others_insert_first_is_there_once(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_others_insert_first_is_there_once(
+    spark: Any, plain: JobTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain.write(table(TARGET), max_rows_per_file=4)
     new: list[Row] = [(20, "a", "theirs")]
     interrupt(monkeypatch, lambda: merge(frame(spark, new), plain.address, ["id"], MergeRules("ignore"), NOTHING))
@@ -460,7 +467,7 @@ def test_a_key_that_others_insert_first_is_there_once(spark: Any, plain: Home, m
     check_files(plain)
 
 
-def test_merges_of_pylance_are_seen(spark: Any, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges_of_pylance_are_seen(spark: Any, home: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """They insert a key, and do not tell what they are."""
     home.write(table(TARGET), max_rows_per_file=4)
     theirs: list[Row] = [(20, "a", "theirs")]
@@ -469,7 +476,7 @@ def test_merges_of_pylance_are_seen(spark: Any, home: Home, monkeypatch: pytest.
     assert home.rows() == model([*TARGET, *theirs], SOURCE, 1, MergeRules("ignore"))[0]
 
 
-def test_an_append_lands_beside(spark: Any, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_lands_beside(spark: Any, home: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:
     home.write(table(TARGET), max_rows_per_file=4)
     theirs: list[Row] = [(20, "a", "theirs")]
     interrupt(monkeypatch, lambda: home.write(table(theirs)))
@@ -477,7 +484,7 @@ def test_an_append_lands_beside(spark: Any, home: Home, monkeypatch: pytest.Monk
     assert home.rows() == sorted([*model(TARGET, SOURCE, 1, MergeRules())[0], *theirs], key=repr)
 
 
-def test_other_columns_are_in_the_way(spark: Any, plain: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_columns_are_in_the_way(spark: Any, plain: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:
     plain.write(table(TARGET), max_rows_per_file=4)
     other = pa.table({"value": ["x"], "id": pa.array([3], pa.int64()), "part": ["a"]})
     interrupt(monkeypatch, lambda: lance.write_dataset(other, plain.folder(), mode="overwrite"))
@@ -488,7 +495,7 @@ def test_other_columns_are_in_the_way(spark: Any, plain: Home, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("rows", [TARGET, []], ids=["rows", "no rows"])
-def test_no_row_is_lost_or_doubled(spark: Any, home: Home, rows: list[Row]) -> None:
+def test_no_row_is_lost_or_doubled(spark: Any, home: JobTable, rows: list[Row]) -> None:
     """Three merges of the same keys, each with one of its own, and appends beside them."""
     home.write(table(rows), max_rows_per_file=4)
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.sql import SparkSession
 
-from lancehouse.spark import quiet_session
+from lancehouse.spark import session as sessions
 
 
 class Started:
@@ -21,7 +21,7 @@ class Started:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], Started]:
+def start_session(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], Started]:
     """Has `quiet` start nothing, and do something meanwhile."""
 
     def start(meanwhile: Callable[[], object]) -> Started:
@@ -31,14 +31,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
             meanwhile()
             return session
 
-        monkeypatch.setattr(quiet_session, "local", local)
+        monkeypatch.setattr(sessions, "local", local)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
         return session
 
     return start
 
 
-def test_an_interrupt_waits_until_spark_has_started(started: Callable[[Callable[[], object]], Started]) -> None:
+def test_an_interrupt_waits_until_spark_has_started(start_session: Callable[[Callable[[], object]], Started]) -> None:
     before = signal.getsignal(signal.SIGINT)
     reached: list[str] = []
 
@@ -46,29 +46,29 @@ def test_an_interrupt_waits_until_spark_has_started(started: Callable[[Callable[
         os.kill(os.getpid(), signal.SIGINT)
         reached.append("Java is up")
 
-    session = started(meanwhile)
-    with pytest.raises(KeyboardInterrupt), quiet_session.quiet_session():
+    session = start_session(meanwhile)
+    with pytest.raises(KeyboardInterrupt), sessions.quiet_session():
         reached.append("work")
     assert reached == ["Java is up"]
     assert session.is_stopped
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_what_spark_does_about_interrupts_stays(started: Callable[[Callable[[], object]], Started]) -> None:
+def test_what_spark_does_about_interrupts_stays(start_session: Callable[[Callable[[], object]], Started]) -> None:
     before = signal.getsignal(signal.SIGINT)
-    started(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    start_session(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     try:
-        with quiet_session.quiet_session():
+        with sessions.quiet_session():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def test_other_threads_start_it_too(started: Callable[[Callable[[], object]], Started]) -> None:
-    session = started(lambda: None)
+def test_other_threads_start_it_too(start_session: Callable[[Callable[[], object]], Started]) -> None:
+    session = start_session(lambda: None)
 
     def work() -> None:
-        with quiet_session.quiet_session():
+        with sessions.quiet_session():
             pass
 
     with ThreadPoolExecutor(1) as pool:

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from lancehouse.lake import commits, fragments
+from lancehouse.lake import commits
+from lancehouse.lake.commits import FileLayout, TableLocation
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import FileLayout, TableLocation
-from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.schema.spark import to_spark
-from lancehouse.schema.spark_to_lance import from_spark_rows
-from tests.schema.rows import batch_of, seen
+from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
+from tests.schema.rows import batch_of, spark_values
 from tests.schema.storable import DICTIONARIES, LEAVES, LEGACY_BLOB, NESTED, STORABLE, schemas
 
 UNREADABLE = ("fixed_size_list<item: string>[4]", "fixed_size_list<item: struct", "struct<>")
@@ -40,7 +39,7 @@ def in_spark(spark: Any, schema: pa.Schema, batches: list[pa.RecordBatch]) -> An
     return spark.range(1, numPartitions=1).mapInArrow(rows, StructType.fromJson(outgoing.struct))
 
 
-def written(frame: Any, schema: pa.Schema) -> pa.Table:
+def write_rows(frame: Any, schema: pa.Schema) -> pa.Table:
     """The rows of a DataFrame as its tasks would write them to a table."""
     incoming = from_spark_rows(frame.schema.jsonValue(), schema)
 
@@ -56,7 +55,7 @@ def written(frame: Any, schema: pa.Schema) -> pa.Table:
     )
 
 
-def numbered(fields: list[pa.Field[Any]]) -> pa.Schema:
+def number_fields(fields: list[pa.Field[Any]]) -> pa.Schema:
     return pa.schema([field.with_name(f"c{place}") for place, field in enumerate(fields)])
 
 
@@ -66,11 +65,11 @@ def assert_same(before: pa.Table, after: pa.Table, where: pa.Schema) -> None:
 
 
 def chunks(table: pa.Table, name: str) -> list[Any]:
-    return [value for chunk in table[name].chunks for value in seen(chunk)]
+    return [value for chunk in table[name].chunks for value in spark_values(chunk)]
 
 
 def test_every_type_from_a_table_to_a_table(spark: Any, tmp_path: Path) -> None:
-    schema = numbered([field for field in [*STORABLE, LEGACY_BLOB] if not str(field.type).startswith(UNREADABLE)])
+    schema = number_fields([field for field in [*STORABLE, LEGACY_BLOB] if not str(field.type).startswith(UNREADABLE)])
     stored = lance.write_dataset(pa.table(batch_of(schema, 20, 6)), tmp_path / "a", data_storage_version="2.2")
     batches = list(stored.scanner(blob_handling="all_binary", batch_size=7).to_batches())
     frame = in_spark(spark, stored.schema, batches)
@@ -79,7 +78,9 @@ def test_every_type_from_a_table_to_a_table(spark: Any, tmp_path: Path) -> None:
     def write(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         made = pa.RecordBatchReader.from_batches(incoming.schema, map(incoming.convert_batch, rows))
         layout = FileLayout(data_storage_version="2.2")
-        pieces = fragments.write_pieces(TableRef(target), TableLocation(target), made, mode="overwrite", layout=layout)
+        pieces = commits.write_uncommitted(
+            TableRef(target), TableLocation(target), made, mode="overwrite", layout=layout
+        )
         yield pa.record_batch([pieces], names=["piece"])
 
     pieces = [row.piece for row in frame.mapInArrow(write, "piece string").collect()]
@@ -99,10 +100,10 @@ def test_every_type_from_a_table_to_a_table(spark: Any, tmp_path: Path) -> None:
 @given(st.lists(schemas(), min_size=15, max_size=15), st.integers(0, 2**32))
 def test_any_schemas(spark: Any, generated: list[pa.Schema], seed: int) -> None:
     fields = [field for schema in generated for field in schema if "blob" not in str(field)]
-    schema = numbered([*fields, pa.field("last", pa.int64())])
+    schema = number_fields([*fields, pa.field("last", pa.int64())])
     batch = batch_of(schema, 9, seed)
     frame = in_spark(spark, schema, [batch.slice(2, 3), batch.slice(0, 0), batch.slice(5)])
-    back = written(frame, schema)
+    back = write_rows(frame, schema)
     assert back.schema.equals(schema, check_metadata=True)
     assert_same(pa.table(batch.slice(2)), back, schema)
 
@@ -128,14 +129,14 @@ SHOWN: list[tuple[Any, str]] = [
 
 def test_what_spark_makes_of_values(spark: Any) -> None:
     arrays = [array for array, _ in SHOWN]
-    schema = numbered([pa.field("c", array.type) for array in arrays])
+    schema = number_fields([pa.field("c", array.type) for array in arrays])
     frame = in_spark(spark, schema, [pa.record_batch(arrays, schema=schema)])
     row = frame.selectExpr(*(f"cast({name} as string) as {name}" for name in schema.names)).first()
     assert list(row) == [text for _, text in SHOWN]
 
 
 def test_a_data_source_takes_them(spark: Any) -> None:
-    schema = numbered(
+    schema = number_fields(
         [pa.field("c", dtype) for dtype in (*LEAVES, *DICTIONARIES, *NESTED) if "lance" not in str(dtype)]
     )
     batch = batch_of(schema, 5, 1)
@@ -157,7 +158,7 @@ def test_a_data_source_takes_them(spark: Any) -> None:
             yield outgoing.convert_batch(batch)
 
     spark.dataSource.register(Source)
-    back = written(spark.read.format("rows_of_a_test").load(), schema)
+    back = write_rows(spark.read.format("rows_of_a_test").load(), schema)
     assert_same(pa.table(batch), back, schema)
 
 
@@ -176,7 +177,7 @@ def test_what_spark_makes_becomes_a_table(spark: Any, large: str) -> None:
             *[("nothing", pa.json_()), ("more", pa.list_(pa.string())), ("id", pa.int32())],
         ]
     )
-    made = written(frame, table).sort_by("id")
+    made = write_rows(frame, table).sort_by("id")
     assert made.schema == table
     assert made.drop_columns("t").to_pylist()[1] == {
         "s": {"a": 1, "b": b"x"},

@@ -9,12 +9,11 @@ from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import CreateNamespaceRequest, DropTableRequest, connect
+from lance_namespace import DropTableRequest
 from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
@@ -30,7 +29,7 @@ from lancehouse.spark import LanceCatalog
 from lancehouse.spark.data_source import LanceSource
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
 from lancehouse.spark.streams import BATCH, CHECKPOINT, QUERY
-from tests.servers.lancehouse import Served
+from tests.clients.managed import managed_by_lancehouse
 
 IDS = StructType().add("id", "long", nullable=False)
 NONE = {"version": 0}
@@ -45,7 +44,7 @@ def put(table: str | Path, *ids: int, mode: str = "append", **how: Any) -> None:
     lance.write_dataset(rows(*ids), table, mode=mode, **how)
 
 
-def sent(value: Any) -> Any:
+def send(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
@@ -67,7 +66,7 @@ class Stream:
     def __init__(self, table: str, start: dict[str, Any] = NONE, **options: Any) -> None:
         source = LanceSource({"path": table, **{name: str(value) for name, value in options.items()}})
         source.schema()
-        self.reader = sent(source).streamReader(IDS)
+        self.reader = send(source).streamReader(IDS)
         self.at = start
 
     @property
@@ -86,8 +85,8 @@ class Stream:
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         """Planned in one process, read in others."""
         parts = self.reader.partitions(start, end)
-        reader = sent(self.reader)
-        batches = [batch for part in parts for batch in reader.read(sent(part))]
+        reader = send(self.reader)
+        batches = [batch for part in parts for batch in reader.read(send(part))]
         return sorted(value for batch in batches for value in batch.column("id").to_pylist())
 
 
@@ -117,7 +116,7 @@ def test_which_version_added_a_row(table: str) -> None:
     lance.dataset(table).update({"id": "id + 100"}, where="id < 2")
     end = stream.reader.latestOffset(NONE, ALL)
     parts = stream.reader.partitions(NONE, end)
-    found = [row for part in parts for batch in sent(stream.reader).read(part) for row in batch.to_pylist()]
+    found = [row for part in parts for batch in send(stream.reader).read(part) for row in batch.to_pylist()]
     added = {1: [0, 1], 2: [2], 3: [3, 4, 5, 6], 4: [100, 101]}
     assert sorted((row["_version"], row["id"]) for row in found) == [(at, id_) for at in added for id_ in added[at]]
     whole = Stream(table, withVersion="true", columns="id", filter="id > 4")
@@ -165,7 +164,7 @@ def test_admission_control(table: str, options: dict[str, Any], batches: list[li
     found = []
     while batch := stream.next():
         found.append(batch)
-        stream = Stream(table, sent(stream.at), **options)
+        stream = Stream(table, send(stream.at), **options)
     assert found == batches
     assert stream.place == {"version": 3}
     assert Stream(table, **options).next(ALL) == sorted(chain.from_iterable(batches))
@@ -303,12 +302,12 @@ def test_the_limit_that_spark_keeps(table: str) -> None:
 def batch(table: str, number: int, *ids: int, overwrite: bool = False, **options: str) -> None:
     """What Spark does for a batch: the writer that commits is not the one that writes."""
     given = {"path": table, "queryId": "q", **options}
-    writer = sent(LanceSource(given).streamWriter(schema=IDS, overwrite=overwrite))
-    message = sent(writer.write(iter(rows(*ids).to_batches())))
+    writer = send(LanceSource(given).streamWriter(schema=IDS, overwrite=overwrite))
+    message = send(writer.write(iter(rows(*ids).to_batches())))
     LanceSource(given).streamWriter(schema=IDS, overwrite=overwrite).commit([message, None], number)
 
 
-def stored(table: str) -> list[Any]:
+def stored_ids(table: str) -> list[Any]:
     found: list[Any] = lance.dataset(table).to_table()["id"].to_pylist()
     return sorted(found)
 
@@ -318,11 +317,11 @@ def test_a_batch_is_written_once(tmp_path: Path) -> None:
     batch(table, 0, 0, 1)
     batch(table, 1, 2, 3)
     batch(table, 1, 2, 3)
-    assert stored(table) == [0, 1, 2, 3]
+    assert stored_ids(table) == [0, 1, 2, 3]
     assert lance.dataset(table).read_transaction(2).transaction_properties == {QUERY: "q", BATCH: "1"}
     assert len(list(Path(table, "data").iterdir())) == 2
     batch(table, 1, 4, queryId="other")
-    assert stored(table) == [0, 1, 2, 3, 4]
+    assert stored_ids(table) == [0, 1, 2, 3, 4]
 
 
 def test_a_new_checkpoint_needs_a_new_id(tmp_path: Path) -> None:
@@ -333,7 +332,7 @@ def test_a_new_checkpoint_needs_a_new_id(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id": "kept"}')
     for number in (1, 0):
         batch(table, number, 7, queryId="", checkpointLocation=str(tmp_path))
-    assert stored(table) == [2, 7]
+    assert stored_ids(table) == [2, 7]
 
 
 def test_an_id_is_of_one_checkpoint(tmp_path: Path) -> None:
@@ -347,14 +346,14 @@ def test_an_id_is_of_one_checkpoint(tmp_path: Path) -> None:
     batch(table, 1, 2, checkpointLocation=first)
     batch(table, 1, 2, checkpointLocation=first)
     batch(table, 1, 2)
-    assert stored(table) == [1, 2]
+    assert stored_ids(table) == [1, 2]
     made = lance.dataset(table).read_transaction(2).transaction_properties
     assert made == {QUERY: "q", BATCH: "1", CHECKPOINT: "of-first"}
     for number in (0, 1, 2):
         with pytest.raises(InvalidInputError, match=f"batch {number} of another checkpoint: .* needs another queryId"):
             batch(table, number, 777, checkpointLocation=second)
     batch(table, 0, 777, queryId="other", checkpointLocation=second)
-    assert stored(table) == [1, 2, 777]
+    assert stored_ids(table) == [1, 2, 777]
 
 
 def test_a_batch_is_known_after_other_versions(tmp_path: Path) -> None:
@@ -366,7 +365,7 @@ def test_a_batch_is_known_after_other_versions(tmp_path: Path) -> None:
     dataset.optimize.compact_files()
     put(table, 9)
     batch(table, 1, 2)
-    assert stored(table) == [0, 1, 2, 9]
+    assert stored_ids(table) == [0, 1, 2, 9]
 
 
 def test_a_batch_without_rows_makes_no_version(table: str) -> None:
@@ -376,9 +375,9 @@ def test_a_batch_without_rows_makes_no_version(table: str) -> None:
 
 def test_complete_output_replaces_all(table: str) -> None:
     batch(table, 0, 1, 2, overwrite=True)
-    assert stored(table) == [1, 2]
+    assert stored_ids(table) == [1, 2]
     batch(table, 1, overwrite=True)
-    assert stored(table) == []
+    assert stored_ids(table) == []
 
 
 def test_abort_removes_what_was_written(table: str) -> None:
@@ -425,13 +424,8 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, st
     if request.param == "dir":
         common, home = {"impl": "dir", "root": str(tmp_path)}, ""
     else:
-        served: Served = request.getfixturevalue("served")
-        common = {"impl": "iceberg", "endpoint": served.iceberg, "managed_by": "impl"}
-        levels = [served.warehouse, f"stream{uuid4().hex}"]
-        connect("iceberg", {key: common[key] for key in ("endpoint", "managed_by")}).create_namespace(
-            CreateNamespaceRequest(id=levels)
-        )
-        home = f"{'.'.join(levels)}."
+        catalog = managed_by_lancehouse(request.getfixturevalue("lancehouse_server"))
+        common, home = {"impl": "iceberg", **catalog.properties}, f"{'.'.join(catalog.levels)}."
     return {**common, "table": f"{home}a"}, {**common, "table": f"{home}b"}
 
 
@@ -443,7 +437,7 @@ def run(frame: Any, options: dict[str, str], checkpoint: Path, mode: str = "appe
     return [(each["batchId"], each["numInputRows"]) for each in query.recentProgress if each["numInputRows"]]
 
 
-def found(options: dict[str, str]) -> list[Any]:
+def table_ids(options: dict[str, str]) -> list[Any]:
     dataset = SourceOptions(options, *TableUse).address().to_ref().open()
     return sorted(dataset.to_table()["id"].to_pylist())
 
@@ -457,12 +451,12 @@ def test_from_table_to_table(spark: Any, places: tuple[dict[str, str], dict[str,
     for first in (10, 20):
         spark.range(first, first + 5).write.format("lance").options(**source).mode("append").save()
     assert run(stream.load(), sink, checkpoint) == [(1, 5), (2, 5)]
-    assert found(sink) == [*range(15), *range(20, 25)]
+    assert table_ids(sink) == [*range(15), *range(20, 25)]
     # As when the driver dies after the commit and before Spark has noted it.
     for file in (checkpoint / "commits").glob("*2*"):
         file.unlink()
     assert run(stream.load(), sink, checkpoint) == [(2, 5)]
-    assert found(sink) == [*range(15), *range(20, 25)]
+    assert table_ids(sink) == [*range(15), *range(20, 25)]
 
 
 def test_a_source_that_is_dropped_and_made_anew(
@@ -482,7 +476,7 @@ def test_a_source_that_is_dropped_and_made_anew(
     add(10, 11, 12)
     with pytest.raises(Exception, match="it was made anew; start again with a new checkpoint"):
         run(spark.readStream.format("lance").options(**source).load(), sink, tmp_path / "checkpoint")
-    assert found(sink) == [0, 1]
+    assert table_ids(sink) == [0, 1]
 
 
 def forget(checkpoint: Path, batch: int) -> None:
@@ -530,7 +524,7 @@ def test_a_first_snapshot_that_is_gone(spark: Any, table: str, tmp_path: Path) -
     with pytest.raises(Exception, match="set failOnDataLoss to false"):
         run(stream.load(table), sink, checkpoint)
     run(stream.option("failOnDataLoss", "false").load(table), sink, checkpoint)
-    assert stored(sink["path"]) == [8]
+    assert stored_ids(sink["path"]) == [8]
 
 
 def test_a_query_id_with_a_new_checkpoint(spark: Any, table: str, tmp_path: Path) -> None:
@@ -542,10 +536,10 @@ def test_a_query_id_with_a_new_checkpoint(spark: Any, table: str, tmp_path: Path
     put(table, 777)
     with pytest.raises(Exception, match="batch 0 of another checkpoint: a new checkpoint needs another queryId"):
         run(stream, sink, tmp_path / "second")
-    assert stored(sink["path"]) == list(range(7))
+    assert stored_ids(sink["path"]) == list(range(7))
     assert len(list(Path(sink["path"], "data").iterdir())) == len(lance.dataset(sink["path"]).get_fragments())
     run(stream, sink, tmp_path / "first")
-    assert stored(sink["path"]) == [*range(7), 777]
+    assert stored_ids(sink["path"]) == [*range(7), 777]
 
 
 def test_a_commit_that_is_refused(spark: Any, table: str, tmp_path: Path) -> None:
@@ -563,10 +557,10 @@ def test_a_commit_that_is_refused(spark: Any, table: str, tmp_path: Path) -> Non
     stream = spark.readStream.format("lance").load(table).mapInArrow(overwrite, "id long")
     with pytest.raises(Exception, match="ConcurrentModificationError"):
         run(stream, {"path": sink}, tmp_path / "checkpoint")
-    assert stored(sink) == [-2]
+    assert stored_ids(sink) == [-2]
     assert not list(Path(sink).glob("_lancehouse/jobs/*"))
     assert run(stream, {"path": sink}, tmp_path / "checkpoint") == [(0, 7)]
-    assert stored(sink) == [-2, *range(7)]
+    assert stored_ids(sink) == [-2, *range(7)]
 
 
 def test_complete_mode(spark: Any, table: str, tmp_path: Path) -> None:
@@ -588,7 +582,7 @@ def test_a_query_without_an_id_does_not_start(spark: Any, table: str, tmp_path: 
         writer.start(str(tmp_path / "sink")).awaitTermination()
     assert not (tmp_path / "sink").exists()
     writer.option("queryId", "mine").start(str(tmp_path / "sink")).awaitTermination()
-    assert stored(str(tmp_path / "sink")) == list(range(7))
+    assert stored_ids(str(tmp_path / "sink")) == list(range(7))
     # Each start has a checkpoint of its own here, which Spark tells to tasks alone.
     with pytest.raises(Exception, match="of another checkpoint: a new checkpoint needs another queryId"):
         writer.option("queryId", "mine").start(str(tmp_path / "sink")).awaitTermination()

@@ -16,11 +16,11 @@ WAIT_S = 60
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Heard:
-    return Heard(tmp_path / "heard")
+def heard(tmp_path: Path) -> ProgressListener:
+    return ProgressListener(tmp_path / "heard")
 
 
-class Heard:
+class ProgressListener:
     """Keeps what is said, and lets tasks wait for it."""
 
     def __init__(self, file: Path) -> None:
@@ -50,22 +50,11 @@ def tasks(spark: Any, count: int, work: Any) -> list[Any]:
     return found
 
 
-def watched(spark: Any, folder: str) -> list[tuple[int, int]]:
-    """What is said of two operations, on whatever session; drivers import this."""
-    heard = Heard(Path(folder) / "heard")
-    with watch_tasks(spark, heard):
-        tasks(spark, 5, heard.waiting())
-        heard._file.unlink()
-        tasks(spark, 3, heard.waiting())
-    tasks(spark, 2, lambda batches: batches)
-    return [(now.done, now.total) for now in heard.news]
-
-
 def watchers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("lancehouse-")]
 
 
-def test_the_tasks_of_all_jobs_are_told(spark: Any, heard: Heard) -> None:
+def test_the_tasks_of_all_jobs_are_told(spark: Any, heard: ProgressListener) -> None:
     with watch_tasks(spark, heard):
         assert len(watchers()) == 1
         assert len(tasks(spark, 5, heard.waiting())) == 5
@@ -79,14 +68,14 @@ def test_the_tasks_of_all_jobs_are_told(spark: Any, heard: Heard) -> None:
     assert set(spark.sparkContext.getJobTags()) == set()
 
 
-def test_stages_that_are_skipped_do_not_count_in_the_end(spark: Any, heard: Heard) -> None:
+def test_stages_that_are_skipped_do_not_count_in_the_end(spark: Any, heard: ProgressListener) -> None:
     with watch_tasks(spark, heard):
         rows = spark.range(0, 4, 1, 4).mapInArrow(heard.waiting(), "id long")
         assert rows.groupBy((rows.id % 2).alias("odd")).count().orderBy("odd").count() == 2
     assert heard.news[-1].done == heard.news[-1].total
 
 
-def test_jobs_of_another_thread_are_not_told(spark: Any, heard: Heard) -> None:
+def test_jobs_of_another_thread_are_not_told(spark: Any, heard: ProgressListener) -> None:
     def elsewhere() -> None:
         tasks(spark, 7, lambda batches: batches)
 
@@ -98,7 +87,7 @@ def test_jobs_of_another_thread_are_not_told(spark: Any, heard: Heard) -> None:
     assert heard.news[-1] == TaskProgress(2, 2)
 
 
-def test_watches_may_be_inside_each_other(spark: Any, heard: Heard) -> None:
+def test_watches_may_be_inside_each_other(spark: Any, heard: ProgressListener) -> None:
     outer: list[TaskProgress] = []
     with watch_tasks(spark, outer.append):
         with watch_tasks(spark, heard):
@@ -110,7 +99,7 @@ def test_watches_may_be_inside_each_other(spark: Any, heard: Heard) -> None:
     assert outer[-1] == TaskProgress(5, 5)
 
 
-def test_an_error_passes_and_nothing_stays(spark: Any, heard: Heard) -> None:
+def test_an_error_passes_and_nothing_stays(spark: Any, heard: ProgressListener) -> None:
     with pytest.raises(ZeroDivisionError), watch_tasks(spark, heard):
         tasks(spark, 2, heard.waiting())
         raise ZeroDivisionError
@@ -119,7 +108,7 @@ def test_an_error_passes_and_nothing_stays(spark: Any, heard: Heard) -> None:
 
 
 @pytest.mark.parametrize("session", [object(), None], ids=["neither kind", "none"])
-def test_a_session_that_cannot_be_watched(session: Any, heard: Heard) -> None:
+def test_a_session_that_cannot_be_watched(session: Any, heard: ProgressListener) -> None:
     with watch_tasks(session, heard):
         assert watchers() == []
     assert heard.news == []

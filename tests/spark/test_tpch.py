@@ -36,7 +36,7 @@ class Tpch:
         return self.catalog.spark.sql(QUERIES[number]).collect(), self.parquet.sql(QUERIES[number]).collect()
 
 
-def changed(lineitem: DataFrame) -> DataFrame:
+def changed_rows(lineitem: DataFrame) -> DataFrame:
     """Rows to merge: some that are there, changed, and as many that are not."""
     some = lineitem.where(CHANGED).withColumn("l_quantity", (lineitem.l_quantity + 1).cast("decimal(15,2)"))
     new = some.withColumn("l_linenumber", some.l_linenumber + 100).withColumn("l_returnflag", some.l_linestatus)
@@ -53,8 +53,8 @@ def tpch(spark: Any, soak: bool, tmp_path_factory: pytest.TempPathFactory) -> Tp
         assert catalog.ingest(files / f"{table}.parquet", table) == 1
         theirs.read.parquet(str(files / f"{table}.parquet")).createOrReplaceTempView(table)
     lineitem = theirs.table("lineitem")
-    source = changed(lineitem)
-    merged = catalog.merge(changed(ours.read.parquet(str(files / "lineitem.parquet"))), "lineitem", on=KEY)
+    source = changed_rows(lineitem)
+    merged = catalog.merge(changed_rows(ours.read.parquet(str(files / "lineitem.parquet"))), "lineitem", on=KEY)
     assert merged.updated == merged.inserted > 0
     rest = lineitem.join(source, KEY, "left_anti").select(*lineitem.columns)
     rest.union(source).write.parquet(str(folder / "merged"))

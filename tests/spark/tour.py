@@ -34,22 +34,22 @@ def tour(spark: SparkSession, properties: dict[str, str], levels: list[str], fol
     """Read, write and maintain tables of a catalog, and at full size stream them; what each gives is looked at."""
     cat = LanceCatalog(spark, "iceberg", properties)
     docs, trips, copy = [*levels, "docs"], [*levels, "trips"], [*levels, "copy"]
-    _written(cat, spark, docs)
-    _changed(cat, spark, docs)
-    _maintained(cat, docs)
-    _ingested(cat, trips, Path(folder))
-    _piped(spark, cat, [*levels, "piped"], properties, Path(folder))
-    _refused(spark, cat, docs)
+    _write(cat, spark, docs)
+    _change(cat, spark, docs)
+    _maintain(cat, docs)
+    _ingest(cat, trips, Path(folder))
+    _run_pipeline(spark, cat, [*levels, "piped"], properties, Path(folder))
+    _check_refusals(spark, cat, docs)
     assert sorted(cat.register_views(levels)) == ["docs", "piped", "trips"]
     [[count]] = spark.sql("SELECT count(*) FROM docs JOIN trips USING (id)").collect()
     assert count == 496  # all trips but those of two rows that were deleted
     if is_full:  # Spark starts new processes for each `format("lance")`, which takes its time on few cores
-        _formatted(spark, cat, copy, {"impl": "iceberg", "table": format_levels(copy), **properties})
-        _streamed(spark, cat, docs, copy, properties, folder)
+        _use_format(spark, cat, copy, {"impl": "iceberg", "table": format_levels(copy), **properties})
+        _stream(spark, cat, docs, copy, properties, folder)
     return str(spark.version)
 
 
-def _written(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
+def _write(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
     rows = spark.range(0, MANY, 1, 4).selectExpr(*ROWS)
     assert cat.create(rows, docs, vector_columns={"emb": 8}) == 1
     assert cat.count(docs) == MANY
@@ -64,7 +64,7 @@ def _written(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
     assert sum(group.id_sum for group in groups) == sum(range(MANY + 100))
 
 
-def _changed(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
+def _change(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
     source = spark.range(3000, 4200, 1, 2).selectExpr("id", "'merged' AS name", *ROWS[2:])
     merged = cat.merge(source, docs, on="id")
     assert (merged.inserted, merged.updated, merged.deleted) == (100, 1100, 0)
@@ -81,7 +81,7 @@ def _changed(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
     assert [row.operation for row in cat.history(docs).collect()][-1] == "Overwrite"
 
 
-def _maintained(cat: LanceCatalog, docs: list[str]) -> None:
+def _maintain(cat: LanceCatalog, docs: list[str]) -> None:
     assert cat.create_index(docs, "id", "BTREE").segments == 2
     assert cat.create_index(docs, "emb", "IVF_PQ", num_partitions=4, num_sub_vectors=2, max_iters=4).segments == 2
     assert cat.compact(docs).fragments_removed > 0
@@ -95,7 +95,7 @@ def _maintained(cat: LanceCatalog, docs: list[str]) -> None:
     assert cat.remove_orphans(docs, dry_run=True).files == 0
 
 
-def _ingested(cat: LanceCatalog, trips: list[str], folder: Path) -> None:
+def _ingest(cat: LanceCatalog, trips: list[str], folder: Path) -> None:
     source = folder / "source"
     source.mkdir()
     for number in range(4):
@@ -106,7 +106,7 @@ def _ingested(cat: LanceCatalog, trips: list[str], folder: Path) -> None:
     assert cat.count(trips) == 500
 
 
-def _formatted(spark: SparkSession, cat: LanceCatalog, copy: list[str], options: Mapping[str, str]) -> None:
+def _use_format(spark: SparkSession, cat: LanceCatalog, copy: list[str], options: Mapping[str, str]) -> None:
     rows = spark.range(0, 100, 1, 2).selectExpr(*ROWS)
     for mode in ("append", "overwrite"):
         rows.write.format("lance").options(**options, vectorColumns="emb:8").mode(mode).save()
@@ -115,7 +115,7 @@ def _formatted(spark: SparkSession, cat: LanceCatalog, copy: list[str], options:
     assert sorted(row.id for row in read.union(read).where("id < 5").collect()) == sorted([*range(5)] * 2)
 
 
-def _streamed(
+def _stream(
     spark: SparkSession,
     cat: LanceCatalog,
     docs: list[str],
@@ -140,7 +140,9 @@ def _streamed(
         assert cat.count(copy) == 200  # created with 50 such rows, and overwritten with them
 
 
-def _piped(spark: SparkSession, cat: LanceCatalog, piped: list[str], properties: dict[str, str], folder: Path) -> None:
+def _run_pipeline(
+    spark: SparkSession, cat: LanceCatalog, piped: list[str], properties: dict[str, str], folder: Path
+) -> None:
     """A pipeline whose function lies beside its file; in Arrow alone, and through Spark's SQL."""
     (folder / "doubling.py").write_text("import pyarrow.compute as pc\ndef twice(ids):\n    return pc.add(ids, ids)\n")
     steps = [{"embed": {"function": "doubling:twice", "from": "id", "into": "twice"}}]
@@ -163,7 +165,7 @@ def _piped(spark: SparkSession, cat: LanceCatalog, piped: list[str], properties:
     assert cat.read(piped, tag="checked").count() == 400
 
 
-def _refused(spark: SparkSession, cat: LanceCatalog, docs: list[str]) -> None:
+def _check_refusals(spark: SparkSession, cat: LanceCatalog, docs: list[str]) -> None:
     """One sentence, of the right kind, whether the driver finds out or a task."""
     rows = spark.range(2).selectExpr(*ROWS)
     with pytest.raises(TableAlreadyExistsError):

@@ -14,7 +14,7 @@ from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
-from tests.store.rows import Place
+from tests.store.rows import StoredNamespace
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -51,7 +51,7 @@ def database(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Itera
         made = Database(f"sqlite:///{tmp_path / 'catalog.db'}")
         migrate.create_if_empty(made)
     else:
-        made = Database(copied(request.getfixturevalue("template")))
+        made = Database(copy_database(request.getfixturevalue("template")))
     yield made
     made.close()
     if made.url:
@@ -59,20 +59,20 @@ def database(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Itera
 
 
 @pytest.fixture
-def place(database: Database) -> Place:
+def place(database: Database) -> StoredNamespace:
     """A warehouse with the namespace `a`."""
 
-    def work(tx: Tx) -> Place:
+    def work(tx: Tx) -> StoredNamespace:
         warehouse = repository.insert_warehouse(tx, "main", "/data")
         assert warehouse is not None
         namespace = repository.insert_namespace(tx, warehouse.id, ("a",), {})
         assert namespace is not None
-        return Place(database, warehouse.id, namespace.id)
+        return StoredNamespace(database, warehouse.id, namespace.id)
 
     return database.write(work)
 
 
-def copied(template: str) -> str:
+def copy_database(template: str) -> str:
     """The URL of a new database like `template`."""
     server, _, like = template.rpartition("/")
     name = f"db_{uuid4().hex[:12]}"

@@ -14,7 +14,7 @@ NOW = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
-class Place:
+class StoredNamespace:
     """Where a test works."""
 
     database: Database
@@ -25,7 +25,7 @@ class Place:
         """A new entry in the namespace `a`, in a transaction of its own."""
         return self.database.write(lambda tx: insert(tx, values.pop("namespace_id", self.namespace_id), name, **values))
 
-    def made(self, name: str, **values: Any) -> EntryRow:
+    def create(self, name: str, **values: Any) -> EntryRow:
         """The same, sure to be made."""
         entry = self.insert(name, **values)
         assert entry is not None

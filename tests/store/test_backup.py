@@ -10,16 +10,16 @@ import pytest
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
 from lancehouse.store import migrate, repository
-from lancehouse.store.backup import backup
 from lancehouse.store.database import Database
+from lancehouse.store.migrate import backup
 from lancehouse.store.postgres import split_secrets
 from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 from tests.store.conftest import drop
-from tests.store.rows import Place, insert
+from tests.store.rows import StoredNamespace, insert
 
 
-def restored(database: Database, copy: Path) -> Database:
+def restore(database: Database, copy: Path) -> Database:
     if database.is_local:
         return Database(f"sqlite:///{copy}")
     made = new_database(database.url)
@@ -27,7 +27,7 @@ def restored(database: Database, copy: Path) -> Database:
     return Database(made)
 
 
-def test_copy_of_one_moment(place: Place, tmp_path: Path) -> None:
+def test_copy_of_one_moment(place: StoredNamespace, tmp_path: Path) -> None:
     """Each transaction makes two tables: the copy has both or none, and all that was acknowledged before."""
     stop = threading.Event()
     made: list[int] = []
@@ -56,7 +56,7 @@ def test_copy_of_one_moment(place: Place, tmp_path: Path) -> None:
         thread.join()
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
-    again = restored(place.database, copy)
+    again = restore(place.database, copy)
     migrate.check(again)
     names = again.read(lambda tx: repository.list_entries(tx, place.namespace_id, ["lance"]))
     assert {name for name in names if name.endswith("left")} == {name.replace("right", "left") for name in names}

@@ -105,17 +105,17 @@ def test_grants(database: Database) -> None:
         GrantRow("reader", "main", tuple("deep down" for _ in range(300))),
     ]
 
-    def given() -> list[GrantRow]:
+    def list_grants() -> list[GrantRow]:
         return database.read(lambda tx: principal_rows.list_grants(tx, ada.id))
 
     for grant in [*grants, *grants]:
         database.write(lambda tx, grant=grant: principal_rows.put_grant(tx, ada.id, grant))  # type: ignore[misc]
-    assert sorted(given(), key=repr) == sorted(grants, key=repr)
+    assert sorted(list_grants(), key=repr) == sorted(grants, key=repr)
     assert database.write(lambda tx: principal_rows.delete_grant(tx, ada.id, grants[2]))
     assert not database.write(lambda tx: principal_rows.delete_grant(tx, ada.id, grants[2]))
-    assert sorted(given(), key=repr) == sorted([*grants[:2], *grants[3:]], key=repr)
+    assert sorted(list_grants(), key=repr) == sorted([*grants[:2], *grants[3:]], key=repr)
     database.write(lambda tx: principal_rows.delete_principal(tx, ada.id))
-    assert given() == []
+    assert list_grants() == []
 
 
 def test_one_signing_key(database: Database) -> None:

@@ -5,15 +5,15 @@ import pytest
 from lancehouse.store import repository
 from lancehouse.store.model import SnapshotRow
 from lancehouse.store.statements import Tx
-from tests.store.rows import NOW, Place
+from tests.store.rows import NOW, StoredNamespace
 
 
 @pytest.mark.parametrize(
     ("after", "found"),
     [(None, [0, 1, 2, 40, 2**63 - 1]), (-1, [0, 1, 2, 40, 2**63 - 1]), (1, [2, 40, 2**63 - 1]), (40, [2**63 - 1])],
 )
-def test_snapshots_after_one(place: Place, after: int | None, found: list[int]) -> None:
-    entry, other = place.made("t"), place.made("other")
+def test_snapshots_after_one(place: StoredNamespace, after: int | None, found: list[int]) -> None:
+    entry, other = place.create("t"), place.create("other")
     rows = [
         SnapshotRow(number, None, number, NOW, f"lance:///{number}", {"operation": "append"})
         for number in (40, 2**63 - 1, 0, 2, 1)
@@ -29,8 +29,8 @@ def test_snapshots_after_one(place: Place, after: int | None, found: list[int]) 
     assert all(row in rows for row in listed)
 
 
-def test_counting_snapshots(place: Place) -> None:
-    entry, other = place.made("t"), place.made("other")
+def test_counting_snapshots(place: StoredNamespace) -> None:
+    entry, other = place.create("t"), place.create("other")
     rows = [SnapshotRow(number, None, number, NOW, "m", {"operation": "append"}) for number in range(5)]
 
     def count() -> tuple[int, int]:

@@ -20,7 +20,7 @@ from lancehouse.errors import CommitStateUnknownError
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
-from tests.store.rows import Place, insert
+from tests.store.rows import StoredNamespace, insert
 
 SECRET = "geheim"
 
@@ -83,7 +83,7 @@ def test_new_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["catalog.db"]
 
 
-def test_writes_are_durable(place: Place, kind: str) -> None:
+def test_writes_are_durable(place: StoredNamespace, kind: str) -> None:
     settings = ("PRAGMA synchronous", "PRAGMA journal_mode", "PRAGMA foreign_keys")
     if kind == "sqlite":
         with closing(place.database.engine().connect()) as connection:
@@ -96,7 +96,7 @@ def test_writes_are_durable(place: Place, kind: str) -> None:
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
-def test_an_error_undoes_its_own_work_only(place: Place) -> None:
+def test_an_error_undoes_its_own_work_only(place: StoredNamespace) -> None:
     """Works that wait together share a transaction; each stands for itself."""
 
     def work(number: int) -> None:
@@ -145,7 +145,7 @@ def test_waiting_works_share_a_transaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [StrayError, KeyboardInterrupt, SystemExit])
-def test_any_error_reaches_its_caller(place: Place, error: type[BaseException]) -> None:
+def test_any_error_reaches_its_caller(place: StoredNamespace, error: type[BaseException]) -> None:
     def work(tx: Tx) -> None:
         insert(tx, place.namespace_id, "t")
         raise error
@@ -156,13 +156,13 @@ def test_any_error_reaches_its_caller(place: Place, error: type[BaseException]) 
     assert place.insert("t") is not None
 
 
-def test_write_within_a_write_is_refused(place: Place) -> None:
+def test_write_within_a_write_is_refused(place: StoredNamespace) -> None:
     with pytest.raises(InternalError, match="pass the transaction on"):
         place.database.write(lambda _: place.insert("t"))
     assert place.insert("t") is not None
 
 
-def test_read_within_a_write_sees_what_is_committed(place: Place) -> None:
+def test_read_within_a_write_sees_what_is_committed(place: StoredNamespace) -> None:
     def work(tx: Tx) -> object:
         insert(tx, place.namespace_id, "t")
         return place.find("t")
@@ -171,14 +171,14 @@ def test_read_within_a_write_sees_what_is_committed(place: Place) -> None:
     assert place.find("t") is not None
 
 
-def test_a_read_is_one_snapshot(place: Place) -> None:
+def test_a_read_is_one_snapshot(place: StoredNamespace) -> None:
     def count(tx: Tx) -> int:
         return len(repository.list_entries(tx, place.namespace_id, ["lance"]))
 
     def work(tx: Tx) -> list[int]:
         first = count(tx)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(place.made, "meanwhile").result()
+            pool.submit(place.create, "meanwhile").result()
         return [first, count(tx), place.database.read(count), place.database.read_one(count)]
 
     assert place.database.read(work) == [0, 0, 0, 0]
@@ -186,13 +186,13 @@ def test_a_read_is_one_snapshot(place: Place) -> None:
     assert place.database.read_one(count) == 1
 
 
-def test_reads_cannot_write(place: Place) -> None:
+def test_reads_cannot_write(place: StoredNamespace) -> None:
     with pytest.raises(ServiceUnavailableError):
         place.database.read(lambda tx: insert(tx, place.namespace_id, "t"))
     assert place.find("t") is None
 
 
-def test_close_finishes_what_waits(place: Place) -> None:
+def test_close_finishes_what_waits(place: StoredNamespace) -> None:
     started = threading.Event()
 
     def slow(tx: Tx) -> object:
@@ -246,9 +246,9 @@ def test_postgres_out_of_reach() -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgres"])
-def test_a_broken_connection_is_replaced(place: Place, postgres: str) -> None:
+def test_a_broken_connection_is_replaced(place: StoredNamespace, postgres: str) -> None:
     """After a restart of Postgres all connections that wait in the pool are broken."""
-    place.made("t")
+    place.create("t")
 
     def break_all() -> None:
         with psycopg.connect(postgres, autocommit=True) as connection:
@@ -266,7 +266,7 @@ def test_a_broken_connection_is_replaced(place: Place, postgres: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgres"])
-def test_commit_without_an_answer(place: Place, postgres: str) -> None:
+def test_commit_without_an_answer(place: StoredNamespace, postgres: str) -> None:
     """The connection is lost while COMMIT is under way: nobody may call that a failure."""
 
     def work(tx: Tx) -> None:
@@ -280,10 +280,10 @@ def test_commit_without_an_answer(place: Place, postgres: str) -> None:
     assert place.insert("u") is not None
 
 
-def test_deadlocks_are_tried_again(place: Place) -> None:
+def test_deadlocks_are_tried_again(place: StoredNamespace) -> None:
     """Two transactions take two rows in opposite order."""
     for name in ("first", "second"):
-        place.made(name)
+        place.create(name)
     meet = threading.Barrier(2)
     tries = []
 
@@ -351,9 +351,9 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # the child does nothing with it
-def test_fork(place: Place) -> None:
+def test_fork(place: StoredNamespace) -> None:
     """A forked process works with connections of its own, and leaves its parent's alone."""
-    place.made("parent")
+    place.create("parent")
     place.find("parent")
     child = os.fork()
     if child == 0:
@@ -381,7 +381,7 @@ def test_threads_come_and_go(tmp_path: Path) -> None:
     database.close()
 
 
-def test_what_is_recalled_holds_until_anybody_writes(place: Place) -> None:
+def test_what_is_recalled_holds_until_anybody_writes(place: StoredNamespace) -> None:
     url = f"sqlite:///{place.database.file}" if place.database.is_local else place.database.url
     other = Database(url)
     asked = []
@@ -390,19 +390,19 @@ def test_what_is_recalled_holds_until_anybody_writes(place: Place) -> None:
         asked.append(tx)
         return repository.find_entry(tx, place.warehouse_id, ("a",), "t")
 
-    def recalled() -> object:
+    def recall() -> object:
         return place.database.read_one(find, "t")
 
-    assert recalled() is None
+    assert recall() is None
     made = other.write(lambda tx: insert(tx, place.namespace_id, "t"))
-    assert recalled() == made
+    assert recall() == made
     before = len(asked)
-    assert recalled() == made
+    assert recall() == made
     assert len(asked) == before + (not place.database.is_local)
     assert made is not None
     for number, database in enumerate((other, place.database), start=made.revision):
         assert database.write(lambda tx: repository.advance_entry(tx, made.id, number, now_ms=1))  # noqa: B023
-        assert recalled() == place.find("t") != made
+        assert recall() == place.find("t") != made
     other.write(lambda tx: repository.delete_entry(tx, made.id))
-    assert recalled() is None
+    assert recall() is None
     other.close()

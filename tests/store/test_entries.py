@@ -11,12 +11,12 @@ from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, Ta
 from lancehouse.store import repository
 from lancehouse.store.model import CommitRow, EntryRow, RefRow, SnapshotRow
 from lancehouse.store.statements import Tx
-from tests.store.rows import NOW, Place, insert
+from tests.store.rows import NOW, StoredNamespace, insert
 
 SCHEMA = {"type": "struct", "schema-id": 1, "fields": [{"id": 1, "name": "größe", "required": False, "type": "long"}]}
 
 
-def advance(place: Place, entry: EntryRow, **changes: Any) -> bool:
+def advance(place: StoredNamespace, entry: EntryRow, **changes: Any) -> bool:
     return place.database.write(
         lambda tx: repository.advance_entry(tx, entry.id, entry.revision, now_ms=NOW + 5, **changes)
     )
@@ -31,8 +31,8 @@ def advance(place: Place, entry: EntryRow, **changes: Any) -> bool:
         {"schema": SCHEMA, "version": 2**63 - 1},
     ],
 )
-def test_insert_and_find(place: Place, values: dict[str, Any]) -> None:
-    made = place.made("t", **values)
+def test_insert_and_find(place: StoredNamespace, values: dict[str, Any]) -> None:
+    made = place.create("t", **values)
     assert made.revision == 1
     assert made.created_ms == made.updated_ms == NOW
     for name, value in values.items():
@@ -53,13 +53,13 @@ def test_insert_and_find(place: Place, values: dict[str, Any]) -> None:
         ({"name": "\ud800"}, "cannot hold"),
     ],
 )
-def test_values_that_cannot_be(place: Place, values: dict[str, Any], words: str) -> None:
+def test_values_that_cannot_be(place: StoredNamespace, values: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         place.insert(**values)
     assert place.insert("still works") is not None
 
 
-def test_insert_into_a_namespace_that_is_gone(place: Place) -> None:
+def test_insert_into_a_namespace_that_is_gone(place: StoredNamespace) -> None:
     with pytest.raises(NamespaceNotFoundError):
         place.insert("t", namespace_id=place.namespace_id + 100)
 
@@ -76,8 +76,8 @@ def test_insert_into_a_namespace_that_is_gone(place: Place) -> None:
         {"location": "/moved", "location_key": "/moved/"},
     ],
 )
-def test_advance(place: Place, changes: dict[str, Any]) -> None:
-    before = place.made("t", version=1, schema={"old": True})
+def test_advance(place: StoredNamespace, changes: dict[str, Any]) -> None:
+    before = place.create("t", version=1, schema={"old": True})
     assert advance(place, before, **changes)
     visible = {name: value for name, value in changes.items() if name != "location_key"}
     after = replace(before, revision=2, updated_ms=NOW + 5, **visible)
@@ -90,21 +90,21 @@ def test_advance(place: Place, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"name": "x"}, {"location": "/x"}, {"location_key": "/x/"}, {"revision": 7}])
-def test_advance_refuses(place: Place, changes: dict[str, Any]) -> None:
+def test_advance_refuses(place: StoredNamespace, changes: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        advance(place, place.made("t"), **changes)
+        advance(place, place.create("t"), **changes)
 
 
-def test_an_id_is_never_given_out_again(place: Place) -> None:
-    gone = place.made("t")
+def test_an_id_is_never_given_out_again(place: StoredNamespace) -> None:
+    gone = place.create("t")
     place.database.write(lambda tx: repository.delete_entry(tx, gone.id))
-    again = place.made("t")
+    again = place.create("t")
     assert again.id != gone.id
     assert not advance(place, gone, version=1)
 
 
-def test_one_of_many_advances(place: Place) -> None:
-    entry = place.made("t")
+def test_one_of_many_advances(place: StoredNamespace) -> None:
+    entry = place.create("t")
     ready = Barrier(8)
 
     def attempt(number: int) -> bool:
@@ -118,23 +118,23 @@ def test_one_of_many_advances(place: Place) -> None:
     assert found.revision == 2
 
 
-def test_list(place: Place) -> None:
+def test_list(place: StoredNamespace) -> None:
     kinds = {"B": "lance", "a": "iceberg", "b": "view", "ä": "lance", "😀": "view", "\uffee": "iceberg"}
     for name, kind in kinds.items():
-        place.made(name, kind=kind)
+        place.create(name, kind=kind)
     listing = repository.list_entries
 
-    def listed(*arguments: Any) -> list[str]:
+    def list_names(*arguments: Any) -> list[str]:
         return place.database.read(lambda tx: listing(tx, place.namespace_id, *arguments))
 
-    assert listed(("lance", "iceberg")) == ["B", "a", "ä", "\uffee"]
-    assert listed({"view"}) == ["b", "😀"]
-    assert listed(("lance", "iceberg", "view"), "a", 3) == ["b", "ä", "\uffee"]
-    assert listed(()) == []
+    assert list_names(("lance", "iceberg")) == ["B", "a", "ä", "\uffee"]
+    assert list_names({"view"}) == ["b", "😀"]
+    assert list_names(("lance", "iceberg", "view"), "a", 3) == ["b", "ä", "\uffee"]
+    assert list_names(()) == []
 
 
-def test_rename(place: Place) -> None:
-    entry, _other = place.made("t"), place.made("other", kind="view")
+def test_rename(place: StoredNamespace) -> None:
+    entry, _other = place.create("t"), place.create("other", kind="view")
     target = place.database.write(lambda tx: repository.insert_namespace(tx, place.warehouse_id, ("n",), {}))
     assert target is not None
 
@@ -152,8 +152,8 @@ def test_rename(place: Place) -> None:
         rename(entry.id + 100, target.id, "x")
 
 
-def test_refused_rename_leaves_its_transaction_alone(place: Place) -> None:
-    entry, _other = place.made("t"), place.made("other")
+def test_refused_rename_leaves_its_transaction_alone(place: StoredNamespace) -> None:
+    entry, _other = place.create("t"), place.create("other")
 
     def work(tx: Tx) -> None:
         assert not repository.rename_entry(tx, entry.id, place.namespace_id, "other", NOW)
@@ -182,16 +182,16 @@ def test_refused_rename_leaves_its_transaction_alone(place: Place) -> None:
         ("/a/t/", False),
     ],
 )
-def test_overlapping(place: Place, key: str, overlaps: bool) -> None:
-    entry = place.made("t", location="s3://b/a/t")
-    place.made("v", kind="view", location="s3://b/a/v")
+def test_overlapping(place: StoredNamespace, key: str, overlaps: bool) -> None:
+    entry = place.create("t", location="s3://b/a/t")
+    place.create("v", kind="view", location="s3://b/a/v")
     found = place.database.write(lambda tx: repository.find_overlapping_table(tx, key))
     assert found == ((("a",), "t") if overlaps else None)
     assert place.database.read(lambda tx: repository.find_overlapping_table(tx, key)) == found
     assert place.database.read(lambda tx: repository.find_overlapping_table(tx, key, entry.id)) is None
 
 
-def test_of_overlapping_locations_one_is_claimed(place: Place) -> None:
+def test_of_overlapping_locations_one_is_claimed(place: StoredNamespace) -> None:
     """Tables that would lie in each other are made at once: each finds the one that came first."""
 
     def claim(round_: int, depth: int) -> bool:
@@ -210,8 +210,8 @@ def test_of_overlapping_locations_one_is_claimed(place: Place) -> None:
             assert sum(future.result() for future in claimed) == 1
 
 
-def test_snapshots_refs_and_commits(place: Place) -> None:
-    entry, other = place.made("t"), place.made("other")
+def test_snapshots_refs_and_commits(place: StoredNamespace) -> None:
+    entry, other = place.create("t"), place.create("other")
     snapshots = [
         SnapshotRow(number, number - 1 or None, number, NOW + number, f"lance:///{number}", {"operation": "append"})
         for number in (3, 1, 2)
@@ -253,7 +253,7 @@ def test_snapshots_refs_and_commits(place: Place) -> None:
     assert len(read(lambda tx: repository.list_snapshots(tx, other.id))) == 1
 
 
-def test_entries_of_all_namespaces_in_the_order_of_the_index(place: Place) -> None:
+def test_entries_of_all_namespaces_in_the_order_of_the_index(place: StoredNamespace) -> None:
     def work(tx: Tx) -> None:
         for levels in (("a", "b"), ("ab",), ("c",)):
             namespace = repository.insert_namespace(tx, place.warehouse_id, levels, {})
@@ -261,22 +261,22 @@ def test_entries_of_all_namespaces_in_the_order_of_the_index(place: Place) -> No
             for name in ("t", "u"):
                 assert insert(tx, namespace.id, name, location=f"/{'/'.join(levels)}/{name}")
 
-    place.made("t")
-    place.made("v", kind="view", metadata_location="m")
+    place.create("t")
+    place.create("v", kind="view", metadata_location="m")
     place.database.write(work)
 
-    def listed(*args: Any, **more: Any) -> list[str]:
+    def list_names(*args: Any, **more: Any) -> list[str]:
         found = place.database.read(
             lambda tx: repository.list_entries_in_warehouse(tx, place.warehouse_id, "lance", *args, **more)
         )
         return ["/".join([*levels, name]) for levels, name in found]
 
     every = ["a/t", "a/b/t", "a/b/u", "ab/t", "ab/u", "c/t", "c/u"]
-    assert listed() == every
-    assert listed((("a",), "t")) == every[1:]
-    assert listed((("a", "b"), "t"), 2) == every[2:4]
-    assert listed((("a", "b"), "u"), 0) == []
-    assert listed((("gone",), "x")) == []
-    assert listed(below=[("a",)]) == every[:3]
-    assert listed(below=[("a", "b"), ("c",)]) == [*every[1:3], *every[5:]]
-    assert listed((("a", "b"), "t"), 1, [("c",), ("a",)]) == ["a/b/u"]
+    assert list_names() == every
+    assert list_names((("a",), "t")) == every[1:]
+    assert list_names((("a", "b"), "t"), 2) == every[2:4]
+    assert list_names((("a", "b"), "u"), 0) == []
+    assert list_names((("gone",), "x")) == []
+    assert list_names(below=[("a",)]) == every[:3]
+    assert list_names(below=[("a", "b"), ("c",)]) == [*every[1:3], *every[5:]]
+    assert list_names((("a", "b"), "t"), 1, [("c",), ("a",)]) == ["a/b/u"]

@@ -9,21 +9,21 @@ from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import NamespaceRow
 from lancehouse.store.statements import Tx
-from tests.store.rows import Place, insert
+from tests.store.rows import StoredNamespace, insert
 
 DEEP = tuple(f"level {number}" for number in range(400))
 """Longer than an index entry of Postgres can be."""
 
 
-def make(place: Place, *levels: str, **properties: str) -> NamespaceRow | None:
+def make(place: StoredNamespace, *levels: str, **properties: str) -> NamespaceRow | None:
     return place.database.write(lambda tx: repository.insert_namespace(tx, place.warehouse_id, levels, properties))
 
 
-def find(place: Place, *levels: str) -> NamespaceRow | None:
+def find(place: StoredNamespace, *levels: str) -> NamespaceRow | None:
     return place.database.read(lambda tx: repository.find_namespace(tx, place.warehouse_id, levels))
 
 
-def test_insert_and_find(place: Place) -> None:
+def test_insert_and_find(place: StoredNamespace) -> None:
     made = make(place, "a", "b", color="blue", größe="1\n2")
     assert made is not None
     assert made.properties == {"color": "blue", "größe": "1\n2"}
@@ -33,7 +33,7 @@ def test_insert_and_find(place: Place) -> None:
     assert make(place, "a", "b") is None
 
 
-def test_depth_has_no_limit(place: Place) -> None:
+def test_depth_has_no_limit(place: StoredNamespace) -> None:
     for depth in range(1, len(DEEP) + 1):
         assert make(place, *DEEP[:depth]) is not None
     found = find(place, *DEEP)
@@ -43,7 +43,7 @@ def test_depth_has_no_limit(place: Place) -> None:
     assert find(place, *DEEP[:-1], "another") is None
 
 
-def test_parent_must_be_there(place: Place) -> None:
+def test_parent_must_be_there(place: StoredNamespace) -> None:
     with pytest.raises(NamespaceNotFoundError, match=r"^Namespace does not exist: x\.y$"):
         make(place, "x", "y", "z")
 
@@ -59,13 +59,13 @@ def test_parent_must_be_there(place: Place) -> None:
         (("\ud800",), "cannot hold"),
     ],
 )
-def test_names_that_cannot_be(place: Place, levels: tuple[str, ...], words: str) -> None:
+def test_names_that_cannot_be(place: StoredNamespace, levels: tuple[str, ...], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         make(place, *levels)
     assert make(place, "still works") is not None
 
 
-def test_list_is_ordered_by_code_point(place: Place) -> None:
+def test_list_is_ordered_by_code_point(place: StoredNamespace) -> None:
     names = ["B", "Z", "_", "a", "b", "z", "ä", "é", "中", "😀", "\uffee"]
     for name in names[::-1]:
         make(place, name)
@@ -73,17 +73,17 @@ def test_list_is_ordered_by_code_point(place: Place) -> None:
     make(place, "a", "b", "deeper")
     expected = sorted(names, key=lambda name: [ord(character) for character in name])
 
-    def listed(parent: tuple[str, ...], after: str | None = None, limit: int | None = None) -> list[str]:
+    def list_names(parent: tuple[str, ...], after: str | None = None, limit: int | None = None) -> list[str]:
         return place.database.read(lambda tx: repository.list_namespaces(tx, place.warehouse_id, parent, after, limit))
 
-    assert listed(()) == expected
-    assert listed(("a",)) == expected
-    assert listed(("a",), after="a", limit=3) == expected[4:7]
-    assert listed(("a",), after="😀") == []
-    assert listed(("nowhere",)) == []
+    assert list_names(()) == expected
+    assert list_names(("a",)) == expected
+    assert list_names(("a",), after="a", limit=3) == expected[4:7]
+    assert list_names(("a",), after="😀") == []
+    assert list_names(("nowhere",)) == []
 
 
-def test_warehouses_do_not_meet(place: Place) -> None:
+def test_warehouses_do_not_meet(place: StoredNamespace) -> None:
     other = place.database.write(lambda tx: repository.insert_warehouse(tx, "other", "/other"))
     assert other is not None
     made = place.database.write(lambda tx: repository.insert_namespace(tx, other.id, ("a",), {"of": "other"}))
@@ -94,7 +94,7 @@ def test_warehouses_do_not_meet(place: Place) -> None:
     assert found.id != made.id
 
 
-def test_update(place: Place) -> None:
+def test_update(place: StoredNamespace) -> None:
     update = repository.update_namespace
     assert place.database.write(lambda tx: update(tx, place.namespace_id, {"x": "1"}))
     found = find(place, "a")
@@ -103,7 +103,7 @@ def test_update(place: Place) -> None:
     assert not place.database.write(lambda tx: update(tx, place.namespace_id + 100, {}))
 
 
-def test_locked_properties_are_not_lost(place: Place) -> None:
+def test_locked_properties_are_not_lost(place: StoredNamespace) -> None:
     """Each of many adds a key to what it read."""
 
     def add(number: int) -> None:
@@ -121,21 +121,21 @@ def test_locked_properties_are_not_lost(place: Place) -> None:
     assert len(found.properties) == 40
 
 
-def test_delete(place: Place) -> None:
+def test_delete(place: StoredNamespace) -> None:
     child = make(place, "a", "b")
     assert child is not None
     delete = repository.delete_namespace
     assert not place.database.write(lambda tx: delete(tx, place.namespace_id))
     assert place.database.write(lambda tx: delete(tx, child.id))
-    entry = place.made("t")
+    entry = place.create("t")
     assert not place.database.write(lambda tx: delete(tx, place.namespace_id))
     place.database.write(lambda tx: repository.delete_entry(tx, entry.id))
     assert place.database.write(lambda tx: delete(tx, place.namespace_id))
     assert find(place, "a") is None
 
 
-def test_refused_delete_leaves_its_transaction_alone(place: Place) -> None:
-    place.made("t")
+def test_refused_delete_leaves_its_transaction_alone(place: StoredNamespace) -> None:
+    place.create("t")
 
     def work(tx: Tx) -> None:
         assert not repository.delete_namespace(tx, place.namespace_id)
@@ -146,7 +146,7 @@ def test_refused_delete_leaves_its_transaction_alone(place: Place) -> None:
 
 
 @pytest.mark.parametrize("what", ["entry", "namespace"])
-def test_delete_against_insert(place: Place, what: str) -> None:
+def test_delete_against_insert(place: StoredNamespace, what: str) -> None:
     """Whatever comes first, nothing is ever in a namespace that is gone."""
     database = place.database
 
@@ -177,7 +177,7 @@ def test_delete_against_insert(place: Place, what: str) -> None:
     assert outcomes <= {("filled", "full"), ("gone", "dropped")}
 
 
-def test_one_of_many_makes_it(database: Database, place: Place) -> None:
+def test_one_of_many_makes_it(database: Database, place: StoredNamespace) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: make(place, "wanted by all"), range(16)))
     assert sum(row is not None for row in made) == 1

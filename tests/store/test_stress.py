@@ -34,7 +34,7 @@ def start(url: str, threads: int, changes: int, notes: Path) -> subprocess.Popen
     )
 
 
-def noted(files: list[Path]) -> list[tuple[str, int, str]]:
+def read_notes(files: list[Path]) -> list[tuple[str, int, str]]:
     lines = [line.split() for file in files for line in file.read_text().splitlines()]
     return [(table, int(revision), author) for table, revision, author in lines]
 
@@ -65,7 +65,7 @@ def test_every_revision_once_whoever_is_killed(database: Database, tmp_path: Pat
             for process in (survivor, victim):
                 process.kill()
                 process.wait()
-    acknowledged = noted(notes)
+    acknowledged = read_notes(notes)
     assert len(acknowledged) >= rounds * (threads * changes + changes)
     for table in sorted({table for table, _, _ in acknowledged}):
         row = database.read(lambda tx, name=table: repository.find_entry(tx, warehouse, NAMESPACE, name))  # type: ignore[misc]

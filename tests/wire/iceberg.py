@@ -39,7 +39,7 @@ def create_table(case: str, name: str, location: str | None = None, *, path: str
     return Fact(case, "POST", path, more.pop("status", 200), body, **more)
 
 
-def loaded(location: str, metadata: str) -> dict[str, Any]:
+def load_response(location: str, metadata: str) -> dict[str, Any]:
     """What is shown of a table."""
     properties = {"write.parquet.compression-codec": "zstd", **LANCE}
     shown = {"location": location, "properties": properties}
@@ -55,7 +55,7 @@ def spaces(*listed: list[str], token: str | None = None) -> dict[str, Any]:
     return {"namespaces": list(listed), "next-page-token": token}
 
 
-T1 = loaded("{warehouse}/p1/t1-0", "{hadoop}/p1/t1-0")
+T1 = load_response("{warehouse}/p1/t1-0", "{hadoop}/p1/t1-0")
 
 NAMESPACES = [
     created_space("p1", properties={"k": "v"}),
@@ -121,10 +121,12 @@ NAMESPACES = [
 TABLE_FACTS = [
     create_table("create tbl explicit loc", "t1", "{warehouse}/p1/t1-0", shows=T1),
     create_table("create tbl again", "t1", status=409, type=EXISTS, message="Table already exists: p1.t1"),
-    create_table("create tbl default loc", "t2", shows=loaded("{warehouse}/p1/t2", "{hadoop}/p1/t2")),
+    create_table("create tbl default loc", "t2", shows=load_response("{warehouse}/p1/t2", "{hadoop}/p1/t2")),
     create_table("create tbl same loc", "t3", "{warehouse}/p1/t1-0", shows=T1),
-    create_table("create tbl plain path loc", "t4", "{plain}", shows=loaded("{plain}", "{plain}")),
-    create_table("create tbl loc outside", "t5", "{outside}/t5", shows=loaded("{outside}/t5", "{hadoop outside}/t5")),
+    create_table("create tbl plain path loc", "t4", "{plain}", shows=load_response("{plain}", "{plain}")),
+    create_table(
+        "create tbl loc outside", "t5", "{outside}/t5", shows=load_response("{outside}/t5", "{hadoop outside}/t5")
+    ),
     create_table(
         *("create tbl s3 loc", "t6", "s3://bucket/x/t6"),
         status=500,
@@ -134,7 +136,7 @@ TABLE_FACTS = [
     create_table(
         *("create tbl in missing ns", "t1"),
         path=f"{SPACES}/nope/tables",
-        shows=loaded("{warehouse}/nope/t1", "{hadoop}/nope/t1"),
+        shows=load_response("{warehouse}/nope/t1", "{hadoop}/nope/t1"),
     ),
     create_table(
         *("create tbl nested %1F", "nt"),
@@ -145,7 +147,7 @@ TABLE_FACTS = [
     create_table(
         *("create tbl nested .", "nt", "{warehouse}/p1/c1/nt20"),
         path=f"{SPACES}/p1.c1/tables",
-        shows=loaded("{warehouse}/p1/c1/nt20", "{hadoop}/p1/c1/nt20"),
+        shows=load_response("{warehouse}/p1/c1/nt20", "{hadoop}/p1/c1/nt20"),
     ),
     Fact("describe tbl", "GET", f"{TABLES}/t1", 200, shows=T1),
     Fact("describe missing tbl", "GET", f"{TABLES}/zz", 404, type=NO_TABLE, message="Table does not exist: p1.zz"),

@@ -74,7 +74,7 @@ def generic(name: str, location: str | None = None) -> dict[str, Any]:
     return body | ({"base-location": location} if location else {})
 
 
-def loaded(path: str) -> dict[str, Any]:
+def load_response(path: str) -> dict[str, Any]:
     """What is shown of an Iceberg table below the catalog's folder."""
     properties = {"created-at": ANY_TIME, "write.parquet.compression-codec": "zstd", **LANCE}
     shown = {"location": f"{HOME}/{path}", "properties": properties}
@@ -139,9 +139,11 @@ NAMESPACES = [
 ]
 
 ICEBERG_TABLES = [
-    Fact("create tbl explicit loc", "POST", TABLES, 200, table("t1", f"{HOME}/p1/t1-0"), shows=loaded("p1/t1-0")),
+    Fact(
+        "create tbl explicit loc", "POST", TABLES, 200, table("t1", f"{HOME}/p1/t1-0"), shows=load_response("p1/t1-0")
+    ),
     error("create tbl again", "POST", TABLES, 409, EXISTS, "Table already exists: p1.t1", table("t1")),
-    Fact("create tbl default loc", "POST", TABLES, 200, table("t2"), shows=loaded("p1/t2")),
+    Fact("create tbl default loc", "POST", TABLES, 200, table("t2"), shows=load_response("p1/t2")),
     error(
         *("create tbl same loc", "POST", TABLES, 403, FORBIDDEN),
         message=f"Unable to create table at location '{HOME}/p1/t1-0' because it conflicts with existing table or "
@@ -154,10 +156,10 @@ ICEBERG_TABLES = [
     no_space("create tbl in missing ns", "POST", f"{SPACES}/nope/tables", body=table("t1")),
     Fact(
         *("create tbl nested %1F", "POST", f"{SPACES}/p1%1Fc1/tables", 200, table("nt", f"{HOME}/p1/c1/nt0")),
-        shows=loaded("p1/c1/nt0"),
+        shows=load_response("p1/c1/nt0"),
     ),
     no_space("create tbl nested .", "POST", f"{SPACES}/p1.c1/tables", "p1.c1", table("nt")),
-    Fact("describe tbl", "GET", f"{TABLES}/t1", 200, shows=loaded("p1/t1-0")),
+    Fact("describe tbl", "GET", f"{TABLES}/t1", 200, shows=load_response("p1/t1-0")),
     no_table("describe missing tbl", "GET", f"{TABLES}/zz", "p1.zz"),
     no_table("describe tbl missing ns", "GET", f"{SPACES}/nope/tables/zz", "nope.zz"),
     Fact("list tables", "GET", TABLES, 200, shows=identifiers("t1", "t2")),
@@ -215,10 +217,10 @@ GENERIC_TABLES = [
     no_table("drop missing generic", "DELETE", f"{GENERIC}/zz", "p1.zz", "Generic table"),
     Fact("drop generic", "DELETE", f"{GENERIC}/t1?purgeRequested=false", 204),
     no_table("drop generic again", "DELETE", f"{GENERIC}/t1?purgeRequested=false", "p1.t1", "Generic table"),
-    Fact("iceberg tbl ig", "POST", TABLES, 200, table("ig"), shows=loaded("p1/ig")),
+    Fact("iceberg tbl ig", "POST", TABLES, 200, table("ig"), shows=load_response("p1/ig")),
     error("generic named as iceberg", "POST", GENERIC, 409, EXISTS, "Table already exists: p1.ig", generic("ig")),
     no_table("generic GET of iceberg", "GET", f"{GENERIC}/ig", "p1.ig", "Generic table"),
-    Fact("iceberg GET", "GET", f"{TABLES}/t2", 200, shows=loaded("p1/t2")),
+    Fact("iceberg GET", "GET", f"{TABLES}/t2", 200, shows=load_response("p1/t2")),
     Fact("list iceberg tbls", "GET", TABLES, 200, shows=identifiers("t2", "ig")),
     *(create_space(name, case=f"set-up {name}") for name in ("n1", "n2", "n3")),
     Fact("list ns pageSize=2", "GET", f"{SPACES}?pageSize=2", 200, shows=spaces(["p1"], ["n1"], ["n2"], ["n3"])),

@@ -57,14 +57,14 @@ def table(name: str, **more: Any) -> dict[str, Any]:
     return {**names, **kind, "columns": [COLUMN], "properties": LANCE, **more}
 
 
-def shown(name: str, **more: Any) -> dict[str, Any]:
+def table_response(name: str, **more: Any) -> dict[str, Any]:
     """What is shown of a table."""
     return {**table(name), "columns": [COLUMN_SHOWN], "comment": None, **more}
 
 
 def create_table(case: str, name: str, *, location: str | None = None, **more: Any) -> Fact:
     seen = more.pop("seen", {}) | ({"storage_location": location} if location else {})
-    return Fact(case, "POST", "/tables", 200, table(name, **more), shows=shown(name, **{**more, **seen}))
+    return Fact(case, "POST", "/tables", 200, table(name, **more), shows=table_response(name, **{**more, **seen}))
 
 
 def no_table(case: str, status: int, code: str, message: str, *, name: str = "zz", **more: Any) -> Fact:
@@ -79,7 +79,7 @@ def accepted_format(name: str) -> Fact:
     return create_table(f"fmt {name}", f"f_{name.lower()}", data_source_format=name)
 
 
-def listed(*names: Any, token: str | None) -> dict[str, Any]:
+def list_response(*names: Any, token: str | None) -> dict[str, Any]:
     tables = [name if name is ... else {"name": name, "properties": LANCE, "columns": [{}]} for name in names]
     return {"tables": tables, "next_page_token": token}
 
@@ -148,7 +148,7 @@ TABLES = [
         "trailing slash", "tsl", storage_location="file:///warehouse/s1/tsl/", location="file:///warehouse/s1/tsl"
     ),
     no_table("memory loc", 400, INVALID, "Unsupported URI scheme: memory", storage_location="memory://x/y"),
-    Fact("get", "GET", f"/tables/{CATALOG}.s1.t1", 200, shows=shown("t1")),
+    Fact("get", "GET", f"/tables/{CATALOG}.s1.t1", 200, shows=table_response("t1")),
     error(
         *("get upper", "GET", f"/tables/{CATALOG}.s1.T1", 404, "TABLE_NOT_FOUND"),
         message=f"Table not found: {CATALOG}.s1.T1",
@@ -167,11 +167,11 @@ TABLES = [
     ),
     Fact(
         *("list max_results=2", "GET", f"{LIST}&max_results=2&omit_columns=true", 200),
-        shows=listed("f_avro", "f_csv", token="f_csv"),
+        shows=list_response("f_avro", "f_csv", token="f_csv"),
     ),
     Fact(
         *("list page 2", "GET", f"{LIST}&max_results=2&omit_columns=true&page_token=f_csv", 200),
-        shows=listed("f_delta", "f_json", token="f_json"),
+        shows=list_response("f_delta", "f_json", token="f_json"),
     ),
     Fact("list bad token", "GET", f"{LIST}&page_token=zzz", 200, shows={"tables": [], "next_page_token": None}),
     Fact("max_results=0", "GET", f"{LIST}&max_results=0", 200, shows={"tables": [{"name": "f_avro"}, ...]}),

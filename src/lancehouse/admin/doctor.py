@@ -25,8 +25,16 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.admin.checked_catalog import CheckedCatalog
-from lancehouse.admin.findings import DoctorReport, Finding, FindingKind, Severity, sort_findings
-from lancehouse.admin.table_checks import SOON, TableChecker, format_age
+from lancehouse.admin.table_checks import (
+    SOON,
+    DoctorReport,
+    Finding,
+    FindingKind,
+    Severity,
+    TableChecker,
+    format_age,
+    sort_findings,
+)
 from lancehouse.catalog_walk import Id, walk_namespaces
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, inspector_for
 from lancehouse.credentials import SECRETS, canonical_options, merge_options
@@ -194,7 +202,7 @@ class Doctor:
                 with self.catalog.translate_errors(table):
                     return table, self._inspector.inspect_table(table)
             except LanceNamespaceError as error:
-                logger.debug("no look at %s: %s", table, error)
+                logger.debug("cannot read %s: %s", table, error)
                 return table, None
 
         with ThreadPoolExecutor(MAX_WORKERS) as pool:
@@ -430,6 +438,6 @@ def _fix(finding: Finding, catalog: CheckedCatalog) -> Finding:
         with catalog.translate_errors((), "doctor"):
             finding.fix()
     except LanceNamespaceError as error:
-        logger.debug("%s: not mended: %s", finding.about, error)
+        logger.debug("%s: cannot be repaired: %s", finding.about, error)
         return finding.as_failed(str(error))
     return finding.as_fixed()

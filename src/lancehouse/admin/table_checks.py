@@ -1,11 +1,12 @@
-"""Checks of one table: its entry in the catalog against its data in storage."""
+"""Checks of one table, its entry in the catalog against its data in storage; and the findings that they report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import partial
 
 from lance_namespace import DescribeTableVersionRequest, ListTableVersionsRequest
@@ -18,7 +19,6 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.admin.checked_catalog import CheckedCatalog
-from lancehouse.admin.findings import Finding, FindingKind, Severity
 from lancehouse.catalog_walk import Id
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, Inspector
 from lancehouse.credentials import EXPIRES
@@ -28,6 +28,92 @@ from lancehouse.lake.dataset_discovery import StagedManifest, is_staged, list_st
 from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.manifests import ManifestStore
 from lancehouse.lake.versions import list_branches, list_manifests
+
+
+class Severity(StrEnum):
+    """How serious a finding is."""
+
+    ERROR = "error"
+    """Data cannot be read, or may be lost."""
+    WARNING = "warning"
+    """Something is out of order, but no data is at risk yet."""
+    NOTE = "note"
+    """For information only."""
+
+
+class FindingKind(StrEnum):
+    """Kinds of problems."""
+
+    NO_DATA = "no-data"
+    NO_ENTRY = "no-entry"
+    STALE_SCHEMA = "stale-schema"
+    VERSIONS = "versions"
+    UNFINISHED = "unfinished"
+    STAGED = "staged"
+    ORPHANS = "orphans"
+    OVERLAP = "overlap"
+    CLEAN_UP = "clean-up"
+    CREDENTIALS = "credentials"
+    FEATURES = "features"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of a table or of the catalog."""
+
+    kind: FindingKind
+    severity: Severity
+    about: str
+    """The table as the user types it, or a location; empty for the catalog itself."""
+    what: str
+    command: str = ""
+    """The command to type next; empty if there is none."""
+    fix: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    """Repairs the problem, where that is safe; else None."""
+    is_fixed: bool = False
+    failure: str = ""
+    """Why the fix failed; empty if it did not."""
+
+    @property
+    def needs_action(self) -> bool:
+        """Whether the user has to do something."""
+        return self.severity is not Severity.NOTE and not self.is_fixed
+
+    def as_fixed(self) -> Finding:
+        """Return a copy that is marked as fixed."""
+        return replace(self, is_fixed=True, failure="")
+
+    def as_failed(self, why: str) -> Finding:
+        """Return a copy whose fix failed."""
+        return replace(self, failure=why)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """The result of a check."""
+
+    tables: int
+    findings: Sequence[Finding]
+
+    @property
+    def needs_action(self) -> bool:
+        """Whether any finding needs action."""
+        return any(each.needs_action for each in self.findings)
+
+    @property
+    def fixable(self) -> list[Finding]:
+        """Findings that have a fix and are not fixed yet."""
+        return [each for each in self.findings if each.fix is not None and not each.is_fixed]
+
+
+ORDER = list(Severity)
+
+
+def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings by severity, the worst first, then by table."""
+    return sorted(findings, key=lambda each: (ORDER.index(each.severity), each.about, each.kind, each.what))
+
 
 SOON = timedelta(minutes=10)
 MAX_NAMES = 5

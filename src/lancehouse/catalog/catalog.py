@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lancehouse.catalog.commits import Commits
 from lancehouse.catalog.metadata_loader import DocumentCache, LanceMetadataCache, MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
-from lancehouse.catalog.scans.scans import Scans
+from lancehouse.catalog.scans import Scans
 from lancehouse.catalog.tables import Tables
 from lancehouse.catalog.views import Views
 from lancehouse.catalog.warehouses import Warehouse, Warehouses

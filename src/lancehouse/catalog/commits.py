@@ -19,7 +19,7 @@ from lance_namespace.errors import (
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import TableName, create_entry, now_ms, record_commit, require_name_free, write_once
-from lancehouse.catalog.errors import ViewAlreadyExistsError
+from lancehouse.catalog.errors import Levels, ViewAlreadyExistsError, check_name, table_not_found
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
@@ -31,7 +31,6 @@ from lancehouse.catalog.metadata_loader import (
     discard_files,
     discard_on_failure,
 )
-from lancehouse.catalog.names import Levels, check_name, table_not_found
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import snapshot_id

@@ -10,9 +10,8 @@ from typing import TypeVar
 from lance_namespace.errors import InvalidInputError, TableAlreadyExistsError
 
 from lancehouse.catalog.callers import Caller, IdempotencyKey, Role
-from lancehouse.catalog.errors import AlreadyDoneError
-from lancehouse.catalog.location_access import require_location_free
-from lancehouse.catalog.names import (
+from lancehouse.catalog.errors import (
+    AlreadyDoneError,
     Levels,
     already_exists,
     check_name,
@@ -21,6 +20,7 @@ from lancehouse.catalog.names import (
     table_not_found,
     view_not_found,
 )
+from lancehouse.catalog.location_access import require_location_free
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository

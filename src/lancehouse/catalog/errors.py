@@ -1,13 +1,21 @@
-"""Errors that Iceberg's REST protocol distinguishes and Lance does not, as subclasses of Lance's errors."""
+"""Errors that Iceberg's REST protocol distinguishes and Lance does not; checks of names, and the errors about them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from lance_namespace.errors import (
     InvalidInputError,
+    LanceNamespaceError,
     NamespaceNotFoundError,
     TableAlreadyExistsError,
     TableNotFoundError,
 )
+
+if TYPE_CHECKING:
+    from lancehouse.store.model import Kind
 
 
 class WarehouseNotFoundError(NamespaceNotFoundError):
@@ -52,3 +60,73 @@ class AlreadyDoneError(Exception):
 
 class WouldBlockError(Exception):
     """Whoever asked must not block, and the answer needs storage, a network or a thread; ask again and block."""
+
+
+Levels = tuple[str, ...]
+"""The levels of a namespace, outermost first."""
+
+MAX_BYTES = 255
+"""Longest level or name, in bytes of UTF-8: the limit of common file systems."""
+
+MAX_DEPTH = 32
+"""Most levels of a namespace."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_levels(levels: Sequence[str]) -> Levels:
+    """Return the levels of a namespace that is about to be created, after a check of each.
+
+    Raises:
+        InvalidInputError: there are no levels, too many, or one is not a valid name.
+    """
+    if not levels:
+        raise InvalidInputError("a namespace has at least one level")
+    if len(levels) > MAX_DEPTH:
+        raise InvalidInputError(f"a namespace has at most {MAX_DEPTH} levels, not {len(levels)}")
+    return tuple(check_name("level of a namespace", level) for level in levels)
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a name that is about to be used, after a check.
+
+    Raises:
+        InvalidInputError: the name is empty, too long, or has control characters, which the protocol's URLs
+            cannot carry.
+    """
+    if not name:
+        raise InvalidInputError(f"a {what} must not be empty")
+    if _CONTROL.search(name):
+        raise InvalidInputError(f"a {what} must not contain control characters, got {name!r}")
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise InvalidInputError(f"a {what} has at most {MAX_BYTES} bytes in UTF-8: {name[:40]!r}… is longer")
+    return name
+
+
+def format_name(levels: Levels, name: str | None = None) -> str:
+    """Return a dotted name for messages: levels, then the name if given."""
+    return ".".join(levels if name is None else (*levels, name))
+
+
+def namespace_not_found(levels: Levels) -> NamespaceNotFoundError:
+    """Build the error for a namespace that does not exist."""
+    return NamespaceNotFoundError(f"Namespace does not exist: {format_name(levels)}")
+
+
+def table_not_found(levels: Levels, name: str) -> TableNotFoundError:
+    """Build the error for a table that does not exist."""
+    return TableNotFoundError(f"Table does not exist: {format_name(levels, name)}")
+
+
+def view_not_found(levels: Levels, name: str) -> ViewNotFoundError:
+    """Build the error for a view that does not exist."""
+    return ViewNotFoundError(f"View does not exist: {format_name(levels, name)}")
+
+
+def already_exists(levels: Levels, name: str, *, by: Kind, wanted: Kind) -> LanceNamespaceError:
+    """Build the error for a name that is taken by an entry of kind `by`, when one of kind `wanted` was requested."""
+    is_same_kind = (by == "view") == (wanted == "view")
+    text = "already exists" if is_same_kind else "with same name already exists"
+    if by == "view":
+        return ViewAlreadyExistsError(f"View {text}: {format_name(levels, name)}")
+    return TableAlreadyExistsError(f"Table {text}: {format_name(levels, name)}")

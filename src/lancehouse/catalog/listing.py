@@ -12,9 +12,8 @@ from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, Ta
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import list_names
-from lancehouse.catalog.errors import ViewNotFoundError
+from lancehouse.catalog.errors import Levels, ViewNotFoundError
 from lancehouse.catalog.metadata_loader import LoadResult
-from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository

@@ -21,8 +21,9 @@ from uuid import uuid4
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.catalog.callers import Caller, Identity, Role
-from lancehouse.catalog.names import Levels
+from lancehouse.catalog.errors import Levels
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake import confinement
 from lancehouse.lake.confinement import outside_error, require_no_links
 from lancehouse.locations import (
     child_location,
@@ -123,6 +124,13 @@ def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
         raise location_error(location, "there is a symlink on the way")
 
 
+def is_known_without_links(warehouse: Warehouse, location: str) -> bool:
+    """Return whether a Lance table has no symlinks, nor the way to it, as far as that is known without a listing."""
+    return find_link(location, (warehouse.location, *warehouse.roots)) is None and confinement.is_known_without_links(
+        location
+    )
+
+
 def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
     parsed = parse(location, kind)
     roots = [warehouse.location, *warehouse.roots]
@@ -131,10 +139,9 @@ def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
         raise location_error(location, f"tables of warehouse {warehouse.name} lie below {' or '.join(roots)}")
     root, names = split
     require_no_link(warehouse, location, kind)
-    own_key = f"{root.rstrip('/')}/{'/'.join(names)}/"
-    if _overlaps(
-        own_key if parsed.store == "file" else parsed.store + own_key, location_key(cache_location(warehouse), kind)
-    ):
+    start = os.path.realpath(root) if parsed.store == "file" else parsed.store + root
+    own_key = f"{start.rstrip('/')}/{'/'.join(names)}/"
+    if _overlaps(own_key, location_key(cache_location(warehouse), kind)):
         raise location_error(location, "that is where the server keeps files of its own")
     size = len(parsed.path.encode())
     longest = LONGEST.get(parsed.store, LONGEST[""])

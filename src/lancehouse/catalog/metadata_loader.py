@@ -18,7 +18,7 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, La
 from lancehouse.caches import BoundedCache
 from lancehouse.catalog import location_access, vending
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.errors import WouldBlockError
+from lancehouse.catalog.errors import Levels, WouldBlockError
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
 from lancehouse.catalog.lance_metadata import (
@@ -31,7 +31,6 @@ from lancehouse.catalog.lance_metadata import (
     is_managed,
     managed_branches,
 )
-from lancehouse.catalog.names import Levels
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError

@@ -9,8 +9,7 @@ from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmpt
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import write_once
-from lancehouse.catalog.errors import UnprocessableError
-from lancehouse.catalog.names import Levels, check_levels, format_name, namespace_not_found
+from lancehouse.catalog.errors import Levels, UnprocessableError, check_levels, format_name, namespace_not_found
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.store import repository

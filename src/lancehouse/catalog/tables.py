@@ -14,6 +14,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import TableName, create_entry, list_names, rename_entry, require_name_free, write_once
+from lancehouse.catalog.errors import Levels, check_name, format_name, table_not_found
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import (
     LoadResult,
@@ -22,7 +23,6 @@ from lancehouse.catalog.metadata_loader import (
     Snapshots,
     discard_on_failure,
 )
-from lancehouse.catalog.names import Levels, check_name, format_name, table_not_found
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import removal

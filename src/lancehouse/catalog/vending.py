@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -38,8 +37,6 @@ READS = ("s3:GetObject",)
 WRITES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 """Actions of S3 that writers may perform besides."""
 
-Options = Mapping[str, str]
-"""Storage options."""
 Access = tuple[dict[str, str], list[Json]]
 """`config` and `storage-credentials` of LoadTable's response."""
 

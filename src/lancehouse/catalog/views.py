@@ -20,9 +20,9 @@ from lancehouse.catalog.entries import (
     require_name_free,
     write_once,
 )
+from lancehouse.catalog.errors import Levels, check_name, view_not_found
 from lancehouse.catalog.iceberg import views
 from lancehouse.catalog.metadata_loader import LoadResult, MetadataDocument, MetadataLoader, discard_on_failure
-from lancehouse.catalog.names import Levels, check_name, view_not_found
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.store import repository

@@ -1,4 +1,4 @@
-"""`lancehouse copy`: copy the tables of one catalog to another."""
+"""`lancehouse copy` and `diff`: copy the tables of one catalog to another, and compare those of two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lancehouse.cli.options import confirm, open_side, parse_required_name, with
 from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
 
 if TYPE_CHECKING:
-    from lancehouse.admin.copy import Copier, CopyStep
+    from lancehouse.admin.copy import Copier, CopyStep, Difference
     from lancehouse.cli.main import CliContext
 
 FAIL, SKIP, REPLACE = "fail", "skip", "replace"
@@ -62,8 +62,7 @@ def copy(
     before anything is done; the same command again goes on where it was. With --data all versions and tags of the main
     branch are kept; other branches stay behind, and are named.
     """
-    from lancehouse.admin.copy import Copier
-    from lancehouse.admin.named_catalog import select_tables
+    from lancehouse.admin.copy import Copier, select_tables
 
     app: CliContext = ctx.obj
     if tables and namespace:
@@ -167,3 +166,68 @@ def _step_row(step: CopyStep) -> dict[str, Any]:
         "tags_left": list(step.tags),
         "properties": redact_properties(step.properties),
     }
+
+
+FIELDS = ("location", "version", "rows", "schema", "properties")
+"""Fields that are compared."""
+
+
+@click.command()
+@with_side("first", "A")
+@with_side("second", "B")
+@with_namespace
+@click.option(
+    "--ignore", "ignored", metavar="FIELD", type=click.Choice(FIELDS), multiple=True, help=f"Of {', '.join(FIELDS)}."
+)
+@click.pass_context
+def diff(ctx: click.Context, first: str, second: str, namespace: tuple[str, ...], ignored: tuple[str, ...]) -> None:
+    """Compare the tables of two catalogs.
+
+    ~/.lancehouse.yaml names both, A and B. A table is the same if its entries agree on where it is, its version, rows,
+    columns and properties. It exits with 0 if all are, else with 1.
+    """
+    from lancehouse.admin.copy import compare
+
+    app: CliContext = ctx.obj
+    one, other = open_side(app, first), open_side(app, second)
+    with app.output.progress(f"comparing {first} and {second}") as progress:
+        comparison = compare(one, other, namespace, ignored, progress.count)
+    rows = [_difference_row(difference, first, second) for difference in comparison.different]
+    columns = (OutputColumn("table", "Table"), OutputColumn("result", "Where"), OutputColumn("words", "What differs"))
+    counts = {
+        "same": comparison.same,
+        "only_in_a": sum(not difference.is_in_second for difference in comparison.different),
+        "only_in_b": sum(not difference.is_in_first for difference in comparison.different),
+        "different": sum(difference.is_in_first and difference.is_in_second for difference in comparison.different),
+    }
+    words = (
+        f"{format_count(counts['same'], 'table')} the same, {counts['different']} different, "
+        f"{counts['only_in_a']} only in "
+        f"{first}, {counts['only_in_b']} only in {second}"
+    )
+    app.output.table(columns, rows, {"a": first, "b": second, "counts": counts}, words, name="tables")
+    if rows:
+        ctx.exit(FAILED)
+
+
+def _difference_row(difference: Difference, first: str, second: str) -> dict[str, Any]:
+    where = (
+        "both"
+        if difference.is_in_first and difference.is_in_second
+        else f"only in {first if difference.is_in_first else second}"
+    )
+    fields = {name: [_redact_value(name, value) for value in values] for name, values in difference.fields.items()}
+    words = [f"{name}: {_format_value(one)} / {_format_value(other)}" for name, (one, other) in fields.items()]
+    return {"table": difference.table, "result": where, "words": "; ".join(words), "fields": fields}
+
+
+def _redact_value(name: str, value: Any) -> Any:
+    from lancehouse.secrets import redact_properties
+
+    return redact_properties(value) if name == "properties" and value is not None else value
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
+    return "none" if value is None else str(value)

@@ -16,7 +16,7 @@ from lancehouse.cli.options import confirm, with_client, with_yes
 from lancehouse.cli.output import FAILED, OutputColumn, format_count
 
 if TYPE_CHECKING:
-    from lancehouse.admin.findings import DoctorReport, Finding
+    from lancehouse.admin.table_checks import DoctorReport, Finding
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
 
@@ -135,7 +135,7 @@ def show_report(app: CliContext, report: DoctorReport) -> None:
 
 
 def _count_by_severity(findings: Sequence[Finding]) -> dict[str, int]:
-    from lancehouse.admin.findings import Severity
+    from lancehouse.admin.table_checks import Severity
 
     return {str(severity): sum(finding.severity is severity for finding in findings) for severity in Severity}
 

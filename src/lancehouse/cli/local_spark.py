@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import Command, connect, format_id, parse_properties, with_target
+from lancehouse.cli.options import Command, connect, format_id, parse_properties, requires_extra, with_target
 
 if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
@@ -91,14 +91,8 @@ def session(app: CliContext, cores: int | None) -> Iterator[Any]:
     Raises:
         InvalidInputError: Spark is not installed, or does not start.
     """
-    from lance_namespace.errors import InvalidInputError
-
-    try:
-        from lancehouse.spark.quiet_session import quiet_session
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("lancehouse"):
-            raise
-        raise InvalidInputError(f"this needs {error.name.partition('.')[0]}: pip install 'lancehouse[spark]'") from None
+    with requires_extra("spark"):
+        from lancehouse.spark.session import quiet_session
     with quiet_session(cores, shows_log=app.debug) as spark:
         yield spark
 

@@ -9,7 +9,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from lance_namespace import LanceNamespace
 
     from lancehouse.admin.checked_catalog import Shell
-    from lancehouse.admin.named_catalog import NamedCatalog
+    from lancehouse.admin.copy import NamedCatalog
     from lancehouse.cli.main import CliContext
     from lancehouse.connection import Connection
 
@@ -33,6 +34,20 @@ Levels = tuple[str, ...]
 
 CONSTRUCTING = re.compile(r"^Failed to construct namespace impl \S+: ")
 """Prefix that `lance_namespace.connect` adds to the reason of an error."""
+
+
+@contextmanager
+def requires_extra(extra: str) -> Iterator[None]:
+    """Report an import that fails because an optional dependency is missing, with the extra that installs it."""
+    from lance_namespace.errors import InvalidInputError
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("lancehouse"):
+            raise
+        module = error.name.partition(".")[0]
+        raise InvalidInputError(f"this needs {module}: pip install 'lancehouse[{extra}]'") from None
 
 
 def parse_id(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
@@ -304,7 +319,7 @@ def open_side(app: CliContext, name: str) -> NamedCatalog:
     from lance_namespace.errors import InvalidInputError
 
     from lancehouse.admin.checked_catalog import Shell
-    from lancehouse.admin.named_catalog import NamedCatalog
+    from lancehouse.admin.copy import NamedCatalog
     from lancehouse.cli.client import Client
     from lancehouse.lake.object_stores import with_storage_options
 

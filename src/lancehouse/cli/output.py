@@ -353,9 +353,6 @@ def _print_json(data: Row) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
-SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
-
-
 def format_count(count: int, noun: str) -> str:
     """Format a count with its noun, in the plural unless it is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -363,10 +360,9 @@ def format_count(count: int, noun: str) -> str:
 
 def format_size(number: int) -> str:
     """Format a number of bytes with a unit."""
-    amount, unit = float(number), 0
-    while amount >= 1000 and unit < len(SIZES) - 1:
-        amount, unit = amount / 1000, unit + 1
-    return f"{amount:.1f} {SIZES[unit]}" if unit else f"{number} bytes"
+    from rich.filesize import decimal
+
+    return decimal(number)
 
 
 def format_time(at_ms: int) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import parse_id
-from lancehouse.cli.output import OutputColumn
+from lancehouse.cli.options import parse_id, requires_extra
+from lancehouse.cli.output import OutputColumn, format_count, format_time
 
 if TYPE_CHECKING:
     from lancehouse.catalog.callers import Grant
@@ -53,14 +52,10 @@ def with_role(*, required: bool) -> Callable[[Command], Command]:
 @contextmanager
 def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals]:
     """Open the principals of a database, which is created if it does not exist."""
-    try:
+    with requires_extra("server"):
         from lancehouse.catalog.bootstrap import open_database
         from lancehouse.catalog.principals import Principals
         from lancehouse.server.settings import configured_names
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("lancehouse"):
-            raise
-        raise click.ClickException(f"this needs {error.name}: pip install 'lancehouse[server]'") from None
     from lancehouse.settings import default_db
 
     configured = configured_names(config) if config else ()
@@ -132,7 +127,7 @@ def list_principals(app: CliContext, db: str | None) -> None:
         }
         for record in records
     ]
-    app.output.table(PRINCIPALS, rows, {"count": len(rows)}, format_count(rows, "principal"))
+    app.output.table(PRINCIPALS, rows, {"count": len(rows)}, format_count(len(rows), "principal"))
 
 
 @principal.command()
@@ -230,7 +225,7 @@ def list_tokens(app: CliContext, name: str, db: str | None) -> None:
     """List the labels of a principal's tokens."""
     with open_principals(db) as principals:
         rows = [{"label": label, "created": format_time(at)} for label, at in principals.list_tokens(name)]
-    app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(rows, "token"))
+    app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(len(rows), "token"))
 
 
 @token.command("delete")
@@ -268,13 +263,3 @@ def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...]) -
 def grant_to_dict(grant: Grant) -> dict[str, object]:
     """Convert a grant to JSON."""
     return {"role": grant.role.name.lower(), "warehouse": grant.warehouse, "namespace": list(grant.levels)}
-
-
-def format_time(at_ms: int) -> str:
-    """Format a time in milliseconds since 1970 as UTC, in a form that sorts."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def format_count(rows: Sequence[object], noun: str) -> str:
-    """Format the number of rows with its noun."""
-    return f"{len(rows)} {noun}{'' if len(rows) == 1 else 's'}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import parse_properties
+from lancehouse.cli.options import parse_properties, requires_extra
 from lancehouse.cli.output import FAILED, OutputColumn
 
 if TYPE_CHECKING:
@@ -80,14 +80,8 @@ def run(
 
 def _load_pipeline(file: str, variables: dict[str, str]) -> Pipeline:
     os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
-    from lance_namespace.errors import InvalidInputError
-
-    try:
+    with requires_extra("spark"):
         from lancehouse.pipelines import load
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("lancehouse"):
-            raise
-        raise InvalidInputError(f"pipelines need {error.name}: pip install 'lancehouse[spark]'") from None
     return load(file, variables)
 
 
@@ -100,7 +94,7 @@ class _LazySpark:
 
     def __call__(self) -> Any:
         if self._spark is None:
-            from lancehouse.pipelines.spark_session import open_session
+            from lancehouse.pipelines.pipeline import open_session
 
             self._progress.say("starting Spark")
             self._spark = self._stack.enter_context(open_session(self._settings, shows_log=self._app.debug))

@@ -102,7 +102,7 @@ def translate_filter_errors(where: str | None) -> Iterator[None]:
     from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
     from lancehouse.lake.errors import translate_errors
-    from lancehouse.server.console.filters import UNKNOWN, format_filter_error
+    from lancehouse.server.console.rows import UNKNOWN, format_filter_error
 
     try:
         with translate_errors("the filter"):

@@ -534,7 +534,7 @@ class CatalogNamespace(TableOperations):
         try:
             return not dataset.exists(location, self._access.merge(properties))
         except LanceNamespaceError as error:
-            logger.debug("no look at %s: %s", location, error)
+            logger.debug("cannot read %s: %s", location, error)
             return False
 
     def _replace_entry(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:

@@ -20,8 +20,7 @@ from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
 from lancehouse.settings import ClientSettings
-from lancehouse.wire.generic_tables import GenericTable, GenericTablePage, LoadedGenericTable
-from lancehouse.wire.iceberg import RenameTable
+from lancehouse.wire.iceberg import GenericTable, GenericTablePage, LoadedGenericTable, RenameTable
 
 LOCATION = "location"
 """The property in which servers keep where a namespace lies."""

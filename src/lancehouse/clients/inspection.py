@@ -34,8 +34,7 @@ from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
-from lancehouse.wire.generic_tables import LoadedGenericTable
-from lancehouse.wire.iceberg import LatestTable, LoadedTable, TablePage, VersionedTable
+from lancehouse.wire.iceberg import LatestTable, LoadedGenericTable, LoadedTable, TablePage, VersionedTable
 from lancehouse.wire.unity import UnityTablePage
 
 UPDATE = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}"

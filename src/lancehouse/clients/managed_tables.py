@@ -150,7 +150,7 @@ class ManagedTables:
             if self._is_out_of_sync(table):
                 self.sync(table)
         except LanceNamespaceError as error:
-            logger.warning("%s: whether the catalog is in step with the table cannot be seen: %s", table, error)
+            logger.warning("%s: cannot check whether the catalog knows the table's latest version: %s", table, error)
 
     def _is_out_of_sync(self, table: TableId) -> bool:
         """Return whether versions were removed since the last check, or the catalog lacks a tag or has it elsewhere."""
@@ -200,7 +200,7 @@ class ManagedTables:
                 if self._try_sync(table, deleted_tag, deleted_branch):
                     return
         except LanceNamespaceError as error:
-            logger.warning("%s: the catalog could not be brought in step with the table: %s", table, error)
+            logger.warning("%s: cannot tell the catalog the table's latest version: %s", table, error)
 
     def _try_sync(self, table: TableId, deleted_tag: str | None, deleted_branch: str | None) -> bool:
         """Synchronize once; return False if another commit changed the entry at the same time."""

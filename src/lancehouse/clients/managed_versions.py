@@ -442,7 +442,7 @@ class ManagedVersions:
         except CommitStateUnknownError:
             raise
         except LanceNamespaceError as error:
-            logger.warning("the server said yes to a transaction, and cannot be asked again: %s", error)
+            logger.warning("the server accepted a transaction, but cannot be reached to confirm it: %s", error)
             return
         if is_committed is None:
             raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
@@ -497,7 +497,7 @@ class ManagedVersions:
             try:
                 self._manifest_store_of(version).discard(version.staged_path)
             except LanceNamespaceError as left:
-                logger.warning("%s: the staged manifest %s stays: %s", version.table, version.staged_path, left)
+                logger.warning("%s: cannot delete the staged manifest %s: %s", version.table, version.staged_path, left)
 
     def _remember_refusal(self, table: TableId, version: int, error: LanceNamespaceError) -> None:
         self._refusals.put((table, version), (next(self._ticks), error))

@@ -295,7 +295,7 @@ class Rest:
         except (CommitStateUnknownError, InvalidTableStateError):
             raise
         except LanceNamespaceError as error:
-            logger.debug("what became of a commit cannot be seen: %s", error)
+            logger.debug("cannot find out whether a commit succeeded: %s", error)
             return None
 
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:

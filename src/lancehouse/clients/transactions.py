@@ -118,7 +118,11 @@ class Transaction(TableOperations):
         try:
             self._versions.publish(staged)
         except LanceNamespaceError as error:  # the commit is made: the next reader publishes the manifests
-            logger.warning("the next reader puts the manifests of %s in their place: %s", self.namespace_id(), error)
+            logger.warning(
+                "the manifests of %s are committed but not published; the next reader publishes them: %s",
+                self.namespace_id(),
+                error,
+            )
 
     def rollback(self) -> None:
         """Leave every table as it was, and remove what was staged."""

@@ -332,7 +332,7 @@ class UnityTables:
             schema: pa.Schema = table.open().schema
             return schema
         except LanceNamespaceError as error:
-            logger.debug("no look at %s: %s", location, error)
+            logger.debug("cannot read %s: %s", location, error)
             return None
 
 

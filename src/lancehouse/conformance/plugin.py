@@ -14,9 +14,8 @@ import pytest
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, UnsupportedOperationError
 
 from lancehouse.conformance.checks import AREAS
-from lancehouse.conformance.error_checks import BASIC, class_name, format_error
 from lancehouse.conformance.results import CheckOutcome, CheckResult, ConformanceReport
-from lancehouse.conformance.subject import Subject
+from lancehouse.conformance.subject import BASIC, Subject, class_name, format_error
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.connection import parse_property
 from lancehouse.identifiers import parse_levels

@@ -17,9 +17,9 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
-from lancehouse.conformance.error_checks import CheckLog, with_error_checks
 from lancehouse.conformance.plugin import CHECKS, Collector
 from lancehouse.conformance.results import CheckResult, ConformanceReport
+from lancehouse.conformance.subject import CheckLog, with_error_checks
 from lancehouse.conformance.target import ConformanceTarget
 
 HOPELESS = (NamespaceNotFoundError, PermissionDeniedError, ServiceUnavailableError, UnauthenticatedError)
@@ -28,18 +28,7 @@ HOPELESS = (NamespaceNotFoundError, PermissionDeniedError, ServiceUnavailableErr
 ARGUMENTS = (
     *("-p", "lancehouse.conformance.plugin"),
     *("-c", os.devnull, "--rootdir", str(CHECKS)),
-    *(
-        "-p",
-        "no:terminalreporter",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:warnings",
-        "-p",
-        "no:logging",
-        "-p",
-        "no:faulthandler",
-    ),
+    *(f"-pno:{name}" for name in ("terminalreporter", "cacheprovider", "warnings", "logging", "faulthandler")),
     *("--capture=no", "--tb=short", str(CHECKS)),
 )
 

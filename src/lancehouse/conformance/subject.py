@@ -1,16 +1,19 @@
-"""The implementation under test, with helper methods for the checks."""
+"""The implementation under test, with helper methods for the checks, which track errors and what they create."""
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 import lance
 import pyarrow as pa
@@ -25,15 +28,230 @@ from lance_namespace import (
     DescribeTableRequest,
     DescribeTableResponse,
     DropNamespaceRequest,
+    DropTableRequest,
     LanceNamespace,
     ListNamespacesRequest,
     ListTablesRequest,
 )
-from lance_namespace.errors import ErrorCode, InvalidInputError, PermissionDeniedError, UnsupportedOperationError
+from lance_namespace.errors import (
+    ErrorCode,
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
+from pydantic import BaseModel
 
-from lancehouse.conformance.created_objects import CreatedObjects, local_path
-from lancehouse.conformance.error_checks import CheckLog, Refusal, expect_error, with_error_checks
 from lancehouse.conformance.target import ConformanceTarget
+
+GONE = (NamespaceNotFoundError, TableNotFoundError, InvalidInputError)
+"""Errors that an implementation may raise for an object that was never created, or is removed."""
+
+
+class CreatedObjects:
+    """Objects to remove at the end.
+
+    Ids are added *before* the objects are created: a create may succeed on the server although its response is lost.
+    """
+
+    def __init__(self, client: LanceNamespace, token: str) -> None:
+        self._client = client
+        self._token = token
+        self._namespaces: dict[tuple[str, ...], None] = {}
+        self._tables: dict[tuple[str, ...], str | None] = {}
+        self._locations: set[str] = set()
+        self._long_lived: set[tuple[str, ...]] = set()
+
+    def add_namespace(self, id: Sequence[str], *, keep: bool = False) -> None:
+        """Add a namespace.
+
+        Args:
+            id: of the namespace.
+            keep: whether to keep it until the end of the run, not only of the check.
+        """
+        self._namespaces[tuple(id)] = None
+        if keep:
+            self._long_lived.add(tuple(id))
+
+    def add_table(self, id: Sequence[str], location: str | None = None, *, keep: bool = False) -> None:
+        """Add a table, and its location as soon as it is known."""
+        self._tables[tuple(id)] = location or self._tables.get(tuple(id))
+        if location:
+            self._locations.add(location)
+        if keep:
+            self._long_lived.add(tuple(id))
+
+    def remove_entries(self, *, everything: bool = False) -> list[str]:
+        """Remove the entries; return the failures, whose entries stay in the list."""
+        failures: list[str] = []
+        retained = set() if everything else self._long_lived
+        for table in [table_id for table_id in self._tables if table_id not in retained]:
+            if reason := self._remove_table(table, self._tables[table]):
+                failures.append(f"table {'.'.join(table)}: {reason}")
+            else:
+                del self._tables[table]
+        for namespace in sorted(
+            (namespace_id for namespace_id in self._namespaces if namespace_id not in retained), key=len, reverse=True
+        ):
+            if reason := self._remove(self._client.drop_namespace, DropNamespaceRequest(id=list(namespace))):
+                failures.append(f"namespace {'.'.join(namespace)}: {reason}")
+            else:
+                del self._namespaces[namespace]
+        return failures
+
+    def _remove_table(self, id: tuple[str, ...], location: str | None) -> str:
+        """Remove a table's entry; data that is not on this machine can only be deleted by the implementation."""
+        if location and local_path(location) is None:
+            self._remove(self._client.drop_table, DropTableRequest(id=list(id)))
+        return self._remove(self._client.deregister_table, DeregisterTableRequest(id=list(id)))
+
+    def _remove(self, operation: Callable[[Any], Any], request: BaseModel) -> str:
+        try:
+            operation(request)
+        except GONE:
+            return ""
+        except (LanceNamespaceError, AssertionError) as error:
+            return str(error) or type(error).__name__
+        return ""
+
+    def remove_data(self) -> None:
+        """Delete local folders that bear the token of this run, next to the locations of its tables.
+
+        An implementation may encode names on disk, so the exact folder of a table is not known.
+        """
+        for anchor in {anchor for location in self._locations if (anchor := self._parent_of_ours(location))}:
+            for folder in list(anchor.iterdir()) if anchor.is_dir() else []:
+                if self._token in folder.name:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _parent_of_ours(self, location: str) -> Path | None:
+        """Return the lowest folder above a location whose path does not contain the token of this run."""
+        folder = local_path(location)
+        if folder is None or self._token not in str(folder):
+            return None
+        return next(parent for parent in folder.parents if self._token not in str(parent))
+
+
+def local_path(location: str) -> Path | None:
+    """Return the local folder of a location, with links and dots resolved; None if it is elsewhere."""
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        return None
+    path = location if not parts.scheme else unquote(parts.path)
+    return Path(os.path.realpath(path))
+
+
+BASIC = frozenset(
+    {
+        "create_namespace",
+        "list_namespaces",
+        "describe_namespace",
+        "drop_namespace",
+        "declare_table",
+        "list_tables",
+        "describe_table",
+        "deregister_table",
+    }
+)
+"""Operations that every implementation must support."""
+
+
+@dataclass
+class CheckLog:
+    """What was observed during one check."""
+
+    notes: list[str] = field(default_factory=list)
+    operation: str = ""
+    """The operation that was called last."""
+    errors: list[str] = field(default_factory=list)
+    """Messages of all errors of the run, which must not contain a secret."""
+
+    def clear(self) -> None:
+        """Reset notes and operation before the next check."""
+        self.notes.clear()
+        self.operation = ""
+
+    def note(self, text: str) -> None:
+        """Add a note, unless it is there already."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class ErrorCheckingClient:
+    """Wraps a client. LanceNamespaceErrors pass; any other exception becomes a failed check that names its class."""
+
+    def __init__(self, client: LanceNamespace, evidence: CheckLog) -> None:
+        self._client = client
+        self._evidence = evidence
+
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        call = getattr(self._client, operation)
+
+        def call_checked(*arguments: Any) -> Any:
+            self._evidence.operation = operation
+            try:
+                return call(*arguments)
+            except LanceNamespaceError as error:
+                self._evidence.errors.append(str(error))
+                raise
+            except Exception as error:  # any exception of an implementation is to be judged
+                self._evidence.errors.append(str(error))
+                raise AssertionError(
+                    f"{operation} raised {class_name(error)}, no LanceNamespaceError: {error}"
+                ) from error
+
+        return call_checked
+
+
+def with_error_checks(client: LanceNamespace, evidence: CheckLog) -> LanceNamespace:
+    """Wrap a client in an ErrorCheckingClient."""
+    return cast(LanceNamespace, ErrorCheckingClient(client, evidence))
+
+
+def class_name(error: BaseException) -> str:
+    """Return the qualified class name of an error."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def format_error(error: LanceNamespaceError) -> str:
+    """Format an error in one line."""
+    return f"{type(error).__name__} (error {int(error.code)}): {error}"
+
+
+@dataclass
+class Refusal:
+    """Holds the expected error, once it is raised."""
+
+    error: LanceNamespaceError | None = None
+
+    @property
+    def message(self) -> str:
+        """Text of the error."""
+        return str(self.error)
+
+
+@contextmanager
+def expect_error(evidence: CheckLog, *codes: ErrorCode) -> Iterator[Refusal]:
+    """Fail the check unless one of these errors is raised inside the context."""
+    expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
+    refusal = Refusal()
+    try:
+        yield refusal
+    except LanceNamespaceError as error:
+        if error.code not in codes:
+            if error.code is ErrorCode.UNSUPPORTED:
+                raise  # the plug-in reports it as unsupported
+            raise AssertionError(
+                f"{evidence.operation}: expected error {expected}, got {format_error(error)}"
+            ) from error
+        refusal.error = error
+        evidence.note(f"error {int(error.code)}")
+    else:
+        raise AssertionError(f"{evidence.operation} succeeded, expected error {expected}")
+
 
 Id = list[str]
 MANY_PAGES = 10_000

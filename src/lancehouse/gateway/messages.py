@@ -80,9 +80,9 @@ def parse_request(
     """
     body_fields: Mapping[str, Any] = {}
     if operation.body is RequestEncoding.JSON:
-        body_fields = _parse_object(body)
+        body_fields = parse_object(body)
     elif operation.body is RequestEncoding.PAIRS:
-        body_fields = {"metadata": _parse_object(body)}
+        body_fields = {"metadata": parse_object(body)}
     fields = _merge_fields({"body": body_fields, "query": _query_values(operation.model, query), "path": path_fields})
     fields["context"] = _merge_context(fields.get("context"), context)
     try:
@@ -137,7 +137,7 @@ def identity_headers(body: bytes) -> dict[str, str]:
     if b'"identity"' not in body:
         return {}
     try:
-        identity = _parse_object(body).get("identity")
+        identity = parse_object(body).get("identity")
     except InvalidInputError:
         return {}
     fields = identity if isinstance(identity, dict) else {}
@@ -160,7 +160,12 @@ def _is_header(key: str, headers: Mapping[str, str]) -> bool:
     return name in headers or (name.startswith(HEADER) and name.removeprefix(HEADER) in NOT_CONTEXT)
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse a body that is a JSON object; an empty one stands for an empty object.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
     if not body:
         return {}
     try:

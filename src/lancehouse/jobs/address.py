@@ -17,8 +17,8 @@ from lancehouse.catalog_walk import Id, walk_tables
 from lancehouse.connection import Connection
 from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import format_levels, parse_levels
+from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import TableLocation, locate_table
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.object_stores import with_storage_options
 from lancehouse.lake.scans import VersionSelector

@@ -29,8 +29,8 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
 from lancehouse.jobs.orphans import require_latest
+from lancehouse.lake.commits import NewFragment
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import Piece
 
 ROWS_PER_FRAGMENT = 1024 * 1024
 
@@ -67,7 +67,7 @@ def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> C
         ConcurrentModificationError: others have changed what was compacted.
         InvalidInputError: an option is unknown, or its value is invalid.
     """
-    table, job, used = address.to_ref(), Job(address), list[Piece]()
+    table, job, used = address.to_ref(), Job(address), list[NewFragment]()
     tasks = plan(table, **options).tasks
 
     def work(task: str) -> list[str]:
@@ -83,7 +83,7 @@ def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> C
         return commit(table, results)
 
 
-def _pieces(results: Sequence[str]) -> list[Piece]:
+def _pieces(results: Sequence[str]) -> list[NewFragment]:
     rewrites = (RewriteResult.from_json(json.loads(result)["result"]) for result in results)
     return [json.dumps(fragment.to_json()) for rewrite in rewrites for fragment in rewrite.new_fragments]
 

@@ -19,12 +19,11 @@ from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions, json_digest, package_versions
 from lancehouse.jobs.job import Job, JobProgress
-from lancehouse.lake import chunked_fragment
-from lancehouse.lake.chunked_fragment import has_blobs
-from lancehouse.lake.commits import Properties, commit
+from lancehouse.lake import chunked_scan
+from lancehouse.lake.chunked_scan import has_blobs
+from lancehouse.lake.commits import NewFragment, TableLocation, commit, find_lost_fragments, locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import Piece, TableLocation, find_lost_pieces, locate_table
 from lancehouse.lake.scans import VersionSelector
 from lancehouse.schema.walk import check_types, relax_nullability
 
@@ -75,7 +74,7 @@ def add_columns(
     values.pop(CODE, None)
     progress.record(CODE, code.record)
     recorded = [ComputedFragment.from_json(value) for value in values.values()]
-    lost_pieces = find_lost_pieces([each.piece for each in recorded], job.write_location())
+    lost_pieces = find_lost_fragments([each.piece for each in recorded], job.write_location())
     done = [each for each in recorded if each.piece not in lost_pieces]
     for attempt in range(ATTEMPTS):
         pinned = PinnedVersion.resolve(address, VersionSelector())
@@ -183,7 +182,7 @@ class ComputedFragment:
     fragment: int
     digest: str
     """Digest of the fragment's schema and data files; if it changes, the columns have to be computed again."""
-    piece: Piece
+    piece: NewFragment
     schema: str | None = None
     """Schema of the table with the new columns, pickled by pylance. Not stored: data from storage is never unpickled.
     """
@@ -223,7 +222,7 @@ def _compute_with_blobs(
     """Call functions that need blobs, for which pylance by itself would pass only descriptors."""
     lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
     columns = [dataset.schema.field(name) for name in derivation.inputs]
-    batches = chunked_fragment.read_fragment(lance_fragment, columns, range(lance_fragment.count_rows()), ROW_BYTES)
+    batches = chunked_scan.read_fragment(lance_fragment, columns, range(lance_fragment.count_rows()), ROW_BYTES)
     return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.compute, batches))
 
 
@@ -270,7 +269,6 @@ def commit_columns(
     dataset: lance.LanceDataset,
     derivation: ComputedColumns,
     done: Iterable[ComputedFragment],
-    properties: Properties = None,
 ) -> int:
     """Commit the new columns; return the new version.
 
@@ -287,7 +285,7 @@ def commit_columns(
     merged = [_merge_fragment(*each) for each in zip(fragments, added, strict=True)]
     pickled_schema = next(each.schema for each in added if each.schema)
     schema = pickle.loads(base64.b64decode(pickled_schema))  # noqa: S301 - it came from a task of this job, not from storage
-    return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, properties, retries=0)
+    return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, retries=0)
 
 
 def _merge_fragment(current: FragmentMetadata, added: ComputedFragment) -> FragmentMetadata:

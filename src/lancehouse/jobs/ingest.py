@@ -28,17 +28,18 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
 from lancehouse.jobs.sources import IngestSource, Unit, open_source
-from lancehouse.jobs.sources.conform import conform
+from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
-from lancehouse.lake.commits import RUN, find_version_of_run
-from lancehouse.lake.fragments import (
-    Piece,
+from lancehouse.lake.commits import (
+    RUN,
+    NewFragment,
     TableLocation,
-    discard_pieces,
-    find_lost_pieces,
+    discard_fragments,
+    find_lost_fragments,
+    find_version_of_run,
     locate_table,
-    parse_pieces,
-    write_pieces,
+    parse_new_fragments,
+    write_uncommitted,
 )
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import empty_dataset
@@ -80,7 +81,7 @@ class UnitResult:
 
     rows: int
     """Number of rows that were read."""
-    pieces: list[Piece]
+    pieces: list[NewFragment]
 
 
 def ingest(
@@ -185,7 +186,7 @@ class IngestTask:
             transformed = self.transform.batches(counter.count(unit.batches(self.source)))
             batches = (conform(batch, self.target, (), "the rows after the steps") for batch in transformed)
         rows = pa.RecordBatchReader.from_batches(self.target, batches)
-        pieces = write_pieces(table, at, rows, mode=self.mode, layout=self.how.layout)
+        pieces = write_uncommitted(table, at, rows, mode=self.mode, layout=self.how.layout)
         done = {"rows": counter.rows, "pieces": pieces}
         self.job.progress().record(unit.key, done)
         return [json.dumps(done)]
@@ -297,25 +298,25 @@ def commit_units(plan: IngestPlan, results: Sequence[UnitResult]) -> IngestResul
             _remove_written(plan.job, at, pieces)
         raise
     current = {unit.key for unit in plan.units}
-    discard_pieces([piece for key, each in plan.done.items() if key not in current for piece in each.pieces], at)
+    discard_fragments([piece for key, each in plan.done.items() if key not in current for piece in each.pieces], at)
     plan.job.progress().clear()
     return IngestResult(version, sum(each.rows for each in results))
 
 
-def _remove_written(job: Job, at: TableLocation, pieces: Sequence[Piece]) -> None:
+def _remove_written(job: Job, at: TableLocation, pieces: Sequence[NewFragment]) -> None:
     """Remove files that were not committed, except those that the same ingest has committed in a concurrent call."""
     table = job.address.to_ref()
     job.progress().clear()
     if table.exists():
-        owners = {orphans.owner(f"data/{file.path}") for each in parse_pieces(pieces) for file in each.files}
+        owners = {orphans.owner(f"data/{file.path}") for each in parse_new_fragments(pieces) for file in each.files}
         orphans.discard(table, owners, since=1)
     else:
-        discard_pieces(pieces, at)
+        discard_fragments(pieces, at)
 
 
 def _drop_lost(done: Mapping[str, UnitResult], at: TableLocation) -> dict[str, UnitResult]:
     """Return the recorded results whose files still exist."""
-    lost_pieces = find_lost_pieces([piece for each in done.values() for piece in each.pieces], at)
+    lost_pieces = find_lost_fragments([piece for each in done.values() for piece in each.pieces], at)
     return {key: each for key, each in done.items() if lost_pieces.isdisjoint(each.pieces)}
 
 

@@ -31,18 +31,20 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.jobs.address import TableAddress
-from lancehouse.lake.commits import RUN, find_version_of_run, is_refusal
+from lancehouse.lake.commits import (
+    RUN,
+    FileLayout,
+    NewFragment,
+    TableLocation,
+    discard_fragments,
+    find_version_of_run,
+    is_refusal,
+    list_fragment_files,
+    locate_table,
+    write_uncommitted,
+)
 from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import (
-    FileLayout,
-    Piece,
-    TableLocation,
-    discard_pieces,
-    list_piece_files,
-    locate_table,
-    write_pieces,
-)
 from lancehouse.lake.removal import is_empty_location, remove_dataset
 
 logger = logging.getLogger(__name__)
@@ -85,13 +87,13 @@ class Job:
         at = self.write_location()
         return JobProgress(at.location, at.storage_options, self.id)
 
-    def write(self, rows: pa.RecordBatchReader, mode: str, layout: FileLayout) -> list[Piece]:
+    def write(self, rows: pa.RecordBatchReader, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write rows, and record what was written: an engine does not return the results of a run that fails."""
-        pieces = write_pieces(self.address.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
+        pieces = write_uncommitted(self.address.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
         self.record_written(pieces)
         return pieces
 
-    def record_written(self, written: Sequence[Piece]) -> None:
+    def record_written(self, written: Sequence[NewFragment]) -> None:
         """Record what a piece of the job has written, and remove it if the job is over already, as nobody else would.
 
         Args:
@@ -105,12 +107,12 @@ class Job:
         # nobody would remove these files.
         progress.record(uuid4().hex, list(written))
         if self.is_watched and not progress.has_record(RUNNING):
-            discard_pieces(written, self.write_location())
+            discard_fragments(written, self.write_location())
             progress.clear()
             raise InternalError(f"{self.address}: the job {self.id} was over before this task")
 
     @contextmanager
-    def clean_up_after(self, used: list[Piece]) -> Iterator[None]:
+    def clean_up_after(self, used: list[NewFragment]) -> Iterator[None]:
         """Delete, at the end of the block, files that were written and that `used` lacks; all if the commit is refused.
 
         The caller fills `used` when the commit begins: from then on, only an explicit refusal shows that the commit was
@@ -126,12 +128,12 @@ class Job:
             raise
         self._delete_unused(used)
 
-    def _delete_unused(self, used: Sequence[Piece]) -> None:
+    def _delete_unused(self, used: Sequence[NewFragment]) -> None:
         try:
             progress = self.progress()
             progress.forget(RUNNING)
             written = [piece for pieces in progress.read_records().values() for piece in pieces]
-            discard_pieces(written, self.write_location(), keep=set(list_piece_files(used)))
+            discard_fragments(written, self.write_location(), keep=set(list_fragment_files(used)))
             progress.clear()
         except LanceNamespaceError as left:
             logger.warning(

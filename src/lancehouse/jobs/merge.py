@@ -40,10 +40,10 @@ from lancehouse.jobs.merge_keys import (
     merge_small_source,
     read_keys,
 )
-from lancehouse.jobs.sources.conform import conform
+from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
+from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import FileLayout, Piece, locate_table
 from lancehouse.lake.row_changes import (
     ROW,
     ColumnsChangedError,
@@ -87,7 +87,7 @@ class RowsToMerge(Protocol):
     def new_table_schema(self, how: WriteOptions) -> pa.Schema:
         """Return the schema of a new table for the rows."""
 
-    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows in a schema, without a commit.
 
         Raises:
@@ -137,7 +137,7 @@ class ArrowRows:
         check_types(self.rows.schema)
         return relax_nullability(self.rows.schema) if how.nullable else self.rows.schema
 
-    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows in a schema, without a commit."""
         if unknown := [name for name in self.columns if name not in schema.names]:
             raise TableSchemaValidationError(f"{job.address} has no column {', '.join(unknown)}")
@@ -206,7 +206,7 @@ def merge(
         raise TableSchemaValidationError(
             f"{rows.label} has no column {', '.join(missing)}, and a row that matches is replaced as a whole"
         )
-    job, used = Job(address), list[Piece]()
+    job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
         mode = "append" if rules.writes else "overwrite"
         pieces = tuple(rows.write(job, schema, mode, how.layout))
@@ -230,7 +230,7 @@ def _create_first_version(
         table.open()  # raises, because there is no version yet
     schema = rows.new_table_schema(how)
     check_keys(address, schema, on)
-    job, used = Job(address), list[Piece]()
+    job, used = Job(address), list[NewFragment]()
     try:
         with job.clean_up_after(used):
             source = MergeSource(tuple(rows.write(job, schema, "overwrite", how.layout)), on, schema)
@@ -272,14 +272,14 @@ class _MergeRun:
     """The table's schema for which the rows were written, as text."""
     shuffle: KeyShuffle | None
 
-    def attempt(self, used: list[Piece]) -> ChangeResult:
+    def attempt(self, used: list[NewFragment]) -> ChangeResult:
         """Try to merge once; set `used` to the pieces of the source that go into the table unchanged."""
         used.clear()
         pinned = PinnedVersion.resolve(self.address, VersionSelector())
         table, dataset = pinned.open()
         if str(dataset.lance_schema) != self.columns:
             raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
-        job, written = Job(self.address), list[Piece]()
+        job, written = Job(self.address), list[NewFragment]()
         work = MergeTasks(MergeKeys(job, self.source, pinned), self.rules, self.how.layout)
         with job.clean_up_after(written):
             deleted, selections = self._match_in_memory(work) or self._match_by_shuffle(work)

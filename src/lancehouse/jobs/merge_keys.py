@@ -20,14 +20,14 @@ from lance_namespace.errors import (
 )
 from pyarrow import acero
 
-from lancehouse.lake.chunked_fragment import has_blobs
+from lancehouse.lake.chunked_scan import has_blobs
+from lancehouse.lake.commits import NewFragment, TableLocation, parse_new_fragments
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import Piece, TableLocation, parse_pieces
 from lancehouse.lake.row_changes import (
     ADDRESS,
     ROW,
-    PieceWriter,
+    FragmentWriter,
     RowChange,
     assign_row_ids,
     cast_to_table,
@@ -191,7 +191,7 @@ _NUMBERS: MappingProxyType[Any, Callable[[Any], Any]] = MappingProxyType(
 class MergeSource:
     """Rows to merge, in files that no version references; can be sent to other processes."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[NewFragment, ...]
     on: tuple[str, ...]
     schema: pa.Schema | None = None
     """Schema of the rows as written, if they do not have all columns of the table."""
@@ -218,11 +218,13 @@ class MergeSource:
         """Open the rows as a dataset in memory, on top of the files that hold them; each piece is a fragment."""
         schema = self.schema if dataset is None or self.schema is not None else dataset.lance_schema
         base = lance.DatasetBasePath(at.location, is_dataset_root=True, id=EXTERNAL_BASE_ID)
-        operation = lance.LanceOperation.Overwrite(schema, parse_pieces(self._external_pieces()), initial_bases=[base])
+        operation = lance.LanceOperation.Overwrite(
+            schema, parse_new_fragments(self._external_pieces()), initial_bases=[base]
+        )
         with translate_errors(table, at.storage_options):
             return lance.LanceDataset.commit("memory://", operation, storage_options=dict(at.storage_options) or None)
 
-    def _external_pieces(self) -> Iterator[Piece]:
+    def _external_pieces(self) -> Iterator[NewFragment]:
         for piece in self.pieces:
             fragment = json.loads(piece)
             files = [{**file, "base_id": EXTERNAL_BASE_ID} for file in fragment["files"]]
@@ -350,9 +352,9 @@ class SelectedRows:
     """What of a piece of the source goes into the table; can be converted to JSON."""
 
     number: int
-    reused: Piece | None = None
+    reused: NewFragment | None = None
     """The piece as it goes into the table, if all of its rows do; None otherwise."""
-    new: tuple[Piece, ...] = ()
+    new: tuple[NewFragment, ...] = ()
     """Pieces with rows of it that were written again."""
     inserted: int = 0
     updated: int = 0
@@ -378,7 +380,7 @@ class RowSelector:
     rows: lance.LanceDataset
     """The source, opened as a dataset."""
     rules: MergeRules
-    write: PieceWriter
+    write: FragmentWriter
 
     def select(self, number: int, addresses: Any, row_ids: Any) -> SelectedRows:
         """Choose the rows of a piece that are inserted or replace others.
@@ -402,14 +404,16 @@ class RowSelector:
             reused, new = self._select_without_ids(piece, number, updated + inserted)
         return SelectedRows(number, reused, tuple(new), int(inserted.sum()), int(updated.sum()))
 
-    def _select_without_ids(self, piece: Piece, number: int, wanted: Any) -> tuple[Piece | None, list[Piece]]:
+    def _select_without_ids(
+        self, piece: NewFragment, number: int, wanted: Any
+    ) -> tuple[NewFragment | None, list[NewFragment]]:
         if wanted.all():
             return piece, self._rewrite(number, wanted - 1)
         return None, self._rewrite(number, wanted)
 
     def _select_with_ids(
-        self, piece: Piece, number: int, moved: Any, inserted: Any, ids: Any
-    ) -> tuple[Piece | None, list[Piece]]:
+        self, piece: NewFragment, number: int, moved: Any, inserted: Any, ids: Any
+    ) -> tuple[NewFragment | None, list[NewFragment]]:
         """Choose rows of a table with stable row ids; updated rows keep the id of the row that they replace.
 
         Rows that have an id already come first in a new piece, as Lance expects.
@@ -421,7 +425,7 @@ class RowSelector:
             return kept, []
         return None, assign_row_ids(self._rewrite(number, moved, inserted), row_ids)
 
-    def _rewrite(self, number: int, *counts: Any) -> list[Piece]:
+    def _rewrite(self, number: int, *counts: Any) -> list[NewFragment]:
         """Write rows of a piece again, each as often as its count says."""
         if not any(each.any() for each in counts):
             return []

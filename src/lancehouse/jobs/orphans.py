@@ -26,9 +26,9 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import FOLDER as RECORDS
+from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder, parse_version
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import TableLocation, locate_table
 from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.lake.versions import list_manifests
 
@@ -263,7 +263,7 @@ def discard(table: TableRef, owners: Collection[str], since: int) -> None:
         if owners:
             _discard_owned(table, owners, since)
     except LanceNamespaceError as error:
-        logger.warning("%s: files may be left, which remove_orphans names: %s", table, error)
+        logger.warning("%s: files may be left over; remove_orphans deletes them: %s", table, error)
 
 
 def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None:
@@ -544,4 +544,4 @@ def _forget_versions(table: TableRef, versions: list[int]) -> None:
             BatchDeleteTableVersionsRequest(id=list(table.id), branch=branch, ranges=ranges)
         )
     except LanceNamespaceError as error:
-        logger.warning("%s: the catalog may still name versions that were cleaned up: %s", table, error)
+        logger.warning("%s: the catalog may still list versions that were cleaned up: %s", table, error)

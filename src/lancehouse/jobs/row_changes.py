@@ -9,7 +9,7 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
-from lancehouse.lake.fragments import Piece, locate_table
+from lancehouse.lake.commits import NewFragment, locate_table
 from lancehouse.lake.row_changes import (
     ColumnUpdate,
     RowChange,
@@ -39,7 +39,7 @@ def delete(engine: Engine, address: TableAddress, where: str, how: WriteOptions)
         pinned = PinnedVersion.resolve(address, VersionSelector())
         table, dataset = pinned.open()
         Scan(columns=(), filter=where, with_row_address=True).schema(table, dataset)
-        job, used = Job(address), list[Piece]()
+        job, used = Job(address), list[NewFragment]()
 
         def work(parts: list[FragmentRange]) -> list[str]:
             table, dataset = pinned.open()
@@ -77,7 +77,7 @@ def update(
         pinned = PinnedVersion.resolve(address, VersionSelector())
         table, dataset = pinned.open()
         setting.check(table, dataset)
-        job, used = Job(address), list[Piece]()
+        job, used = Job(address), list[NewFragment]()
 
         def work(parts: list[FragmentRange]) -> list[str]:
             table, dataset = pinned.open()

@@ -25,9 +25,10 @@ from lance_namespace.errors import InvalidTableStateError
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
+from lancehouse.lake.chunked_scan import group_up_to
+from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import TableLocation, locate_table
 from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.lake.removal import is_table_file
 from lancehouse.lake.versions import list_manifests
@@ -180,14 +181,7 @@ def _is_mutable(file: str) -> bool:
 
 def _split_into_tasks(files: Sequence[tuple[str, int]]) -> list[str]:
     """Group files into tasks of up to `BYTES_A_TASK` bytes and `FILES_A_TASK` files."""
-    tasks: list[list[tuple[str, int]]] = []
-    room = 0
-    for file, size in sorted(files):
-        if not tasks or room < size or len(tasks[-1]) >= FILES_A_TASK:
-            tasks.append([])
-            room = BYTES_A_TASK
-        tasks[-1].append((file, size))
-        room -= size
+    tasks = group_up_to(sorted(files), lambda file: file[1], BYTES_A_TASK, FILES_A_TASK)
     return [json.dumps(task) for task in tasks]
 
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.connection import Connection
-from lancehouse.identifiers import format_levels
-from lancehouse.jobs import arguments, compaction, computed_columns, index_building, ingest, merge, orphans, row_changes
+from lancehouse.identifiers import format_levels, parse_levels
+from lancehouse.jobs import compaction, computed_columns, index_building, ingest, merge, orphans, row_changes
 from lancehouse.jobs.address import TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.computed_columns import Function
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.jobs.index_building import BuiltIndex
-from lancehouse.jobs.job import ChangeResult
+from lancehouse.jobs.job import ChangeResult, WriteOptions
+from lancehouse.jobs.merge_keys import MergeRules
+from lancehouse.jobs.sources.formats import ALL_OPTIONS
+from lancehouse.lake.commits import FileLayout
+from lancehouse.suggestions import suggest
 
 Names = str | Sequence[str]
 T = TypeVar("T")
+
+LARGEST = 2**63 - 1
+_WRITES = ("vector_columns", "nullable", "run", "max_rows_per_file", "max_bytes_per_file", "data_storage_version")
 
 
 class TableJobs:
@@ -56,7 +64,7 @@ class TableJobs:
         Raises:
             ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
-        where, write_options = arguments.check_text("where", where), arguments.parse_write_options("delete", how)
+        where, write_options = check_text("where", where), parse_write_options("delete", how)
         return row_changes.delete(self._engine, self._address(table), where, write_options)
 
     def update(self, table: TableName, set: Mapping[str, str], where: str | None = None, **how: Any) -> ChangeResult:
@@ -65,8 +73,8 @@ class TableJobs:
         Raises:
             ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
-        values, rows = arguments.check_expressions(set), arguments.check_condition("where", where)
-        write_options = arguments.parse_write_options("update", how)
+        values, rows = check_expressions(set), check_condition("where", where)
+        write_options = parse_write_options("update", how)
         return row_changes.update(self._engine, self._address(table), values, rows, write_options)
 
     def merge(
@@ -94,9 +102,9 @@ class TableJobs:
             InvalidInputError: `rows` has a key twice; the message shows one.
             ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
-        source = merge.ArrowRows(arguments.check_arrow(rows))
-        rules = arguments.parse_merge_rules(when_matched, when_not_matched, delete_by_source)
-        keys, write_options = arguments.check_names("on", on), arguments.parse_write_options("merge", how)
+        source = merge.ArrowRows(check_arrow(rows))
+        rules = parse_merge_rules(when_matched, when_not_matched, delete_by_source)
+        keys, write_options = check_names("on", on), parse_write_options("merge", how)
         return merge.merge(self._engine, self._address(table), source, keys, rules, write_options)
 
     def add_columns(
@@ -115,8 +123,8 @@ class TableJobs:
                 either all are SQL, or all are functions.
             read_columns: columns that are passed to functions, all by default.
         """
-        columns = arguments.check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
-        reads = arguments.some_names("read_columns", read_columns)
+        columns = check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
+        reads = some_names("read_columns", read_columns)
         return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
 
     def ingest(
@@ -150,15 +158,15 @@ class TableJobs:
             InvalidInputError: a file cannot be read, or the format has no such option.
             TableSchemaValidationError: the columns do not fit the table.
         """
-        write_options = arguments.parse_write_options("ingest", how)
+        write_options = parse_write_options("ingest", how)
         return ingest.ingest(
             self._engine,
             self._address(table),
             source,
-            format=arguments.some_text("format", format),
-            mode=arguments.check_text("mode", mode),
-            columns=arguments.some_names("columns", columns),
-            options=arguments.check_mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
+            format=some_text("format", format),
+            mode=check_text("mode", mode),
+            columns=some_names("columns", columns),
+            options=check_mapping("options", options or {}, "options, such as {'delimiter': ';'}"),
             how=write_options,
         )
 
@@ -193,10 +201,10 @@ class TableJobs:
         return index_building.create_index(
             self._engine,
             self._address(table),
-            arguments.check_text("column", column),
-            arguments.check_text("kind", kind),
-            arguments.some_text("name", name),
-            arguments.flag("replace", replace),
+            check_text("column", column),
+            check_text("kind", kind),
+            some_text("name", name),
+            check_flag("replace", replace),
             params,
         )
 
@@ -212,7 +220,7 @@ class TableJobs:
 
         See `compact` for namespaces.
         """
-        chosen, anew = arguments.some_names("names", names), arguments.flag("retrain", retrain)
+        chosen, anew = some_names("names", names), check_flag("retrain", retrain)
         return self._run_on(
             table,
             namespace,
@@ -231,7 +239,7 @@ class TableJobs:
 
         See `compact` for namespaces.
         """
-        tells = arguments.flag("dry_run", dry_run)
+        tells = check_flag("dry_run", dry_run)
         return self._run_on(
             table, namespace, lambda address: orphans.run_cleanup(self._engine, address, older_than, dry_run=tells)
         )
@@ -259,7 +267,7 @@ class TableJobs:
             no_writers: the caller guarantees that nobody writes to the table, so that any age is allowed; jobs that can
                 be resumed are still kept for 7 days, unless `older_than` is given.
         """
-        tells, alone = arguments.flag("dry_run", dry_run), arguments.flag("no_writers", no_writers)
+        tells, alone = check_flag("dry_run", dry_run), check_flag("no_writers", no_writers)
         return self._run_on(
             table,
             namespace,
@@ -271,7 +279,7 @@ class TableJobs:
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
             return work(self._address(table))
-        return _run_on_tables(self._connection, arguments.levels("namespace", namespace), work)
+        return _run_on_tables(self._connection, check_levels("namespace", namespace), work)
 
 
 def _run_on_tables(
@@ -308,3 +316,144 @@ def measure_table(address: TableAddress) -> int:
     except LanceNamespaceError:
         return 0
     return int(totals.get("total_files_size", 0))
+
+
+# Validation of arguments: each function returns the value if it is valid, and names the argument in its error if not
+
+
+def check_text(name: str, value: Any) -> str:
+    """Return a text.
+
+    Raises:
+        InvalidInputError: it is none; likewise for all functions below.
+    """
+    if not isinstance(value, str):
+        raise _wrong_type(name, "a text", value)
+    return value
+
+
+def some_text(name: str, value: Any) -> str | None:
+    """Return a text, or None."""
+    return None if value is None else check_text(name, value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a boolean."""
+    if not isinstance(value, bool):
+        raise _wrong_type(name, "True or False", value)
+    return value
+
+
+def check_levels(name: str, value: Any) -> tuple[str, ...]:
+    """Return the levels of a namespace that is given as a list or as text; no levels mean the whole catalog."""
+    found = parse_levels(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
+    if found is None or not all(isinstance(level, str) for level in found):
+        raise _wrong_type(name, "text such as 'wh.db', or a list of levels", value)
+    return found
+
+
+def check_condition(name: str, value: Any) -> str | None:
+    """Return a condition in SQL, or None."""
+    if value is not None and not isinstance(value, str):
+        raise _wrong_type(name, "a condition in SQL, as a text", value)
+    return value
+
+
+def check_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    checked = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
+    if checked is None or not all(isinstance(each, str) for each in checked):
+        raise _wrong_type(name, "the name of a column, or a list of names", value)
+    return checked
+
+
+def some_names(name: str, value: Any) -> tuple[str, ...] | None:
+    """Return one name or several as a tuple, or None."""
+    return None if value is None else check_names(name, value)
+
+
+def check_number(name: str, value: Any) -> int | None:
+    """Return a 64-bit integer, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
+        raise _wrong_type(name, "a whole number", value)
+    return value
+
+
+def check_mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:
+    """Return a mapping whose keys are texts."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise _wrong_type(name, expected, value)
+    return value
+
+
+def check_expressions(value: Any) -> Mapping[str, str]:
+    """Return the SQL expressions that `update` sets columns to."""
+    for column, expression in check_mapping("set", value, "columns and SQL, such as {'price': 'price * 2'}").items():
+        if callable(expression):
+            raise InvalidInputError(
+                f"set: {column} is a function, and update takes SQL over the row; compute a column with add_columns, "
+                "or merge a DataFrame that has the new values"
+            )
+        if not isinstance(expression, str):
+            raise _wrong_type(f"set: {column}", f"SQL, as a text such as {str(expression)!r}", expression)
+    checked: Mapping[str, str] = value
+    return checked
+
+
+def check_frame(value: Any) -> Any:
+    """Return a DataFrame of Spark."""
+    if not callable(getattr(value, "mapInArrow", None)):
+        raise _wrong_type("df", "a DataFrame of Spark (spark.createDataFrame makes one)", type(value))
+    return value
+
+
+def check_arrow(value: Any) -> pa.Table:
+    """Return rows in memory as an Arrow table."""
+    if isinstance(value, pa.RecordBatchReader):
+        return value.read_all()
+    if not isinstance(value, pa.Table):
+        raise _wrong_type("rows", "an Arrow table", type(value))
+    return value
+
+
+def parse_merge_rules(when_matched: Any, when_not_matched: Any, delete_by_source: Any) -> MergeRules:
+    """Return the rules of a merge."""
+    matched, not_matched = (
+        check_text("when_matched", when_matched),
+        check_text("when_not_matched", when_not_matched),
+    )
+    return MergeRules(matched, not_matched, check_flag("delete_by_source", delete_by_source))
+
+
+def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions:
+    """Return write options from the keyword arguments that all writes share.
+
+    Args:
+        call: name of the method, for errors.
+        arguments: the keyword arguments.
+    """
+    for name in arguments:
+        if name in _WRITES:
+            continue
+        if call == "ingest" and name in ALL_OPTIONS:
+            raise InvalidInputError(f"{name} is an option of the format: give it as options={{{name!r}: …}}")
+        raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _WRITES)}")
+    vectors = check_mapping(
+        "vector_columns", arguments.get("vector_columns") or {}, "columns and dimensions: {'emb': 128}"
+    )
+    for column, dimension in vectors.items():
+        if not (isinstance(dimension, int) and dimension > 0):
+            raise _wrong_type(f"vector_columns: {column}", "the number of values in a vector", dimension)
+    layout = FileLayout(
+        check_number("max_rows_per_file", arguments.get("max_rows_per_file")),
+        check_number("max_bytes_per_file", arguments.get("max_bytes_per_file")),
+        some_text("data_storage_version", arguments.get("data_storage_version")),
+    )
+    nullable = arguments.get("nullable", True)
+    if not isinstance(nullable, bool):
+        raise _wrong_type("nullable", "True, or False to keep what the rows say of nulls", nullable)
+    return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable)
+
+
+def _wrong_type(name: str, expected: str, value: Any) -> InvalidInputError:
+    return InvalidInputError(f"{name} must be {expected}, not {value!r}")

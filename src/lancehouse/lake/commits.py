@@ -1,16 +1,25 @@
-"""Commit written fragments as a new version (append, overwrite, create, restore), and find versions by their run."""
+"""Write data files, commit them as a new version (append, overwrite, create, restore), find versions by their run."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.file import LanceFileSession
+from lance.fragment import FragmentMetadata, FragmentWriteProgress, write_fragments
+from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InternalError,
+    InvalidInputError,
     LanceNamespaceError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
@@ -19,13 +28,224 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import Piece, TableLocation, discard_pieces, parse_pieces, write_pieces
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_streams import RowSource
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.lake.versions import find_transaction
+
+NewFragment = str
+"""A fragment that is written but not committed: its metadata as JSON."""
+
+
+ALIGNMENT = 16
+"""Alignment in bytes that Rust requires for values longer than eight bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLocation:
+    """Location and storage options of a table's files."""
+
+    location: str
+    storage_options: StorageOptions = field(default_factory=dict, repr=False, hash=False)
+    is_managed: bool = False
+    """Whether the table's namespace manages its versions."""
+
+
+def locate_table(table: TableRef) -> TableLocation:
+    """Return the location of a table, from its address or from its namespace.
+
+    Raises:
+        TableNotFoundError: the namespace has no such table.
+    """
+    if table.location is not None or table.namespace is None:
+        return TableLocation(table.location or "", table.storage_options)
+    entry = table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
+    if not entry.location:
+        raise InternalError(f"{table}: the catalog did not say where the table is")
+    return TableLocation(entry.location, entry.storage_options or {}, entry.managed_versioning is True)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """Options for writing files; None for Lance's default."""
+
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: int | None = None
+    data_storage_version: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows_per_file", "max_bytes_per_file"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InvalidInputError(f"{name} must be 1 or more, not {value!r}")
+        if self.data_storage_version is not None:
+            require_storage_version(self.data_storage_version)
+
+    def to_arguments(self) -> dict[str, Any]:
+        """Return the options as arguments of pylance."""
+        chosen = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+@cache
+def require_storage_version(version: str) -> None:
+    """Check that Lance can write files of a storage version.
+
+    Raises:
+        InvalidInputError: it cannot.
+    """
+    try:
+        lance.write_dataset(pa.table({"id": [0]}), "memory://", data_storage_version=version)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"data_storage_version {version!r} is none that Lance can write") from error
+
+
+def write_uncommitted(
+    table: TableRef, at: TableLocation, rows: pa.RecordBatchReader, *, mode: str, layout: FileLayout | None = None
+) -> list[NewFragment]:
+    """Write rows as fragments that are not committed. If that fails, their files are deleted.
+
+    Args:
+        table: address by name, so that credentials are renewed.
+        at: its location.
+        rows: in the table's own types.
+        mode: `append` if the table has versions and keeps its columns, else `overwrite`.
+        layout: options for the files.
+    """
+    progress, source = _WriteProgress(), _RowSource(rows)
+    try:
+        with translate_errors(table, at.storage_options):
+            fragments = write_fragments(
+                source.to_reader(),
+                at.location,
+                schema=rows.schema,
+                mode=mode,
+                progress=progress,
+                storage_options=dict(at.storage_options) or None,
+                namespace_client=table.namespace,
+                table_id=list(table.id) or None,
+                **(layout or FileLayout()).to_arguments(),
+            )
+    except BaseException as error:
+        _delete_files(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
+        if source.error is not None:
+            raise source.error from error
+        raise
+    return [json.dumps(fragment.to_json()) for fragment in fragments]
+
+
+class _RowSource:
+    """Passes rows to Lance and keeps the exception that they raise, which Lance would reduce to text."""
+
+    def __init__(self, rows: pa.RecordBatchReader) -> None:
+        self._rows = rows
+        self.error: BaseException | None = None
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return a reader of the rows, with decimals aligned in memory as Rust requires.
+
+        Arrow data from another process may lie at any address.
+        """
+        return pa.RecordBatchReader.from_batches(self._rows.schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        wide = [position for position, field in enumerate(self._rows.schema) if _has_decimals(field.type)]
+        try:
+            for batch in self._rows:
+                columns = [_align(each) if place in wide else each for place, each in enumerate(batch.columns)]
+                yield pa.RecordBatch.from_arrays(columns, schema=batch.schema) if wide else batch
+        except Exception as error:  # noqa: BLE001 - it is raised again when Lance has ended
+            self.error = error
+            # For Lance, pyarrow writes out the traceback, and reads the sources of all its functions for that.
+            raise RuntimeError("the rows could not be read") from None
+
+
+def _has_decimals(dtype: pa.DataType) -> bool:
+    if isinstance(dtype, pa.BaseExtensionType):
+        return _has_decimals(dtype.storage_type)
+    children = (dtype.field(position).type for position in range(dtype.num_fields))
+    return pa.types.is_decimal(dtype) or any(map(_has_decimals, children))
+
+
+def _align(array: pa.Array[Any]) -> pa.Array[Any]:
+    if all(buffer is None or buffer.address % ALIGNMENT == 0 for buffer in array.buffers()):
+        return array
+    return pa.concat_arrays([array])
+
+
+class _WriteProgress(FragmentWriteProgress):  # type: ignore[misc]
+    """Records every fragment that was begun, whether finished or not, so that its files can be deleted."""
+
+    def __init__(self) -> None:
+        self.fragments: list[FragmentMetadata] = []
+
+    def begin(self, fragment: FragmentMetadata, **_: Any) -> None:
+        self.fragments.append(fragment)
+
+    def complete(self, fragment: FragmentMetadata, **_: Any) -> None:
+        self.fragments.append(fragment)
+
+
+def parse_new_fragments(new_fragments: Iterable[NewFragment]) -> list[FragmentMetadata]:
+    """Parse new fragments to pylance's fragment metadata."""
+    return [FragmentMetadata.from_json(fragment) for fragment in new_fragments]
+
+
+def find_lost_fragments(new_fragments: Collection[NewFragment], at: TableLocation) -> set[NewFragment]:
+    """Return the fragments with a missing file: clean-up may have deleted those that were kept for long."""
+    if not new_fragments:
+        return set()
+    with translate_errors(at.location, at.storage_options):
+        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        existing = set(session.list("data"))
+
+    def is_whole(fragment: NewFragment) -> bool:
+        return all(f"data/{file.path}" in existing for each in parse_new_fragments([fragment]) for file in each.files)
+
+    return {fragment for fragment in new_fragments if not is_whole(fragment)}
+
+
+def discard_fragments(new_fragments: Iterable[NewFragment], at: TableLocation, *, keep: Collection[str] = ()) -> None:
+    """Delete the files of fragments that are not committed.
+
+    Args:
+        new_fragments: instead of one, the path of a file or folder below the table's location may be given.
+        at: location of the table.
+        keep: files that stay, as `list_fragment_files` returns them.
+    """
+    _delete_files([file for file in list_fragment_files(new_fragments) if file not in keep], at)
+
+
+def list_fragment_files(new_fragments: Iterable[NewFragment]) -> list[str]:
+    """Return the data and deletion files of new fragments, relative to the table's location, each once."""
+    files: dict[str, None] = {}
+    for fragment in new_fragments:
+        is_fragment = fragment.startswith("{")
+        files |= dict.fromkeys(_fragment_files(FragmentMetadata.from_json(fragment)) if is_fragment else [fragment])
+    return list(files)
+
+
+def _fragment_files(fragment: FragmentMetadata) -> Iterator[str]:
+    yield from (f"data/{file.path}" for file in fragment.files)
+    if fragment.deletion_file is not None:
+        yield fragment.deletion_file.path(fragment.id)
+
+
+def _delete_files(files: Iterable[str], at: TableLocation) -> None:
+    """Delete files, data files with their blobs, and folders with all that is in them."""
+    options, root = dict(at.storage_options), local_folder(at.location)
+    with translate_errors(at.location, options):
+        session = LanceFileSession(at.location, storage_options=options or None)
+        for file in files:
+            below = [] if file.startswith("_deletions/") else session.list(file.removesuffix(".lance"))
+            for path in (*below, *([file] if PurePosixPath(file).suffix else [])):
+                delete_file(at.location, options, path)
+            if root and below:
+                with suppress(OSError):  # it is not there, or not empty
+                    (root / file.removesuffix(".lance")).rmdir()
+
 
 Properties = Mapping[str, str] | None
 
@@ -52,7 +272,7 @@ class RunAlreadyCommittedError(ConcurrentModificationError):
 
 
 def append(
-    table: TableRef, at: TableLocation, pieces: Sequence[Piece], base: int, properties: Properties = None
+    table: TableRef, at: TableLocation, new_fragments: Sequence[NewFragment], base: int, properties: Properties = None
 ) -> int:
     """Append rows to the latest version of a table and return the new version.
 
@@ -61,7 +281,7 @@ def append(
     Raises:
         RunAlreadyCommittedError: the properties name a run that has committed since `base`.
     """
-    operation = lance.LanceOperation.Append(parse_pieces(pieces))
+    operation = lance.LanceOperation.Append(parse_new_fragments(new_fragments))
     run = (properties or {}).get(RUN)
     if run is None:
         return commit(table, at, operation, base, properties)
@@ -92,7 +312,7 @@ def overwrite(
     table: TableRef,
     at: TableLocation,
     schema: pa.Schema,
-    pieces: Sequence[Piece],
+    new_fragments: Sequence[NewFragment],
     base: int,
     properties: Properties = None,
 ) -> int:
@@ -101,7 +321,7 @@ def overwrite(
     Raises:
         ConcurrentModificationError: the table was changed since `base`, and those changes would be lost.
     """
-    operation = lance.LanceOperation.Overwrite(schema, parse_pieces(pieces))
+    operation = lance.LanceOperation.Overwrite(schema, parse_new_fragments(new_fragments))
     try:
         # Lance rebases an overwrite over anything, which silently drops rows that others appended: so no retries.
         return commit(table, at, operation, base, properties, retries=0)
@@ -133,14 +353,18 @@ def restore(table: TableRef, at: TableLocation, version: int, base: int) -> int:
 
 
 def create(
-    table: TableRef, at: TableLocation, schema: pa.Schema, pieces: Sequence[Piece], properties: Properties = None
+    table: TableRef,
+    at: TableLocation,
+    schema: pa.Schema,
+    new_fragments: Sequence[NewFragment],
+    properties: Properties = None,
 ) -> int:
     """Commit the first version of a table.
 
     Raises:
         CreateConflictError: there is a version already.
     """
-    operation = lance.LanceOperation.Overwrite(schema, parse_pieces(pieces))
+    operation = lance.LanceOperation.Overwrite(schema, parse_new_fragments(new_fragments))
     try:
         return commit(table, at, operation, 0, properties, retries=0)
     except LanceNamespaceError as error:
@@ -150,7 +374,11 @@ def create(
 
 
 def create_or_append(
-    table: TableRef, at: TableLocation, schema: pa.Schema, pieces: Sequence[Piece], properties: Properties = None
+    table: TableRef,
+    at: TableLocation,
+    schema: pa.Schema,
+    new_fragments: Sequence[NewFragment],
+    properties: Properties = None,
 ) -> int:
     """Commit the first version of a table, or append if another writer has just created it with the same columns.
 
@@ -159,14 +387,14 @@ def create_or_append(
         RunAlreadyCommittedError: the properties name a run, and the same run created it.
     """
     try:
-        return create(table, at, schema, pieces, properties)
+        return create(table, at, schema, new_fragments, properties)
     except CreateConflictError:
         dataset, run = table.open(), (properties or {}).get(RUN)
         if run is not None and (first := find_version_of_run(table, run)) is not None:
             raise RunAlreadyCommittedError(table, run, first) from None
         if str(dataset.lance_schema) != str(empty_dataset(schema, dataset.data_storage_version).lance_schema):
             raise
-        return append(table, at, pieces, dataset.version, properties)
+        return append(table, at, new_fragments, dataset.version, properties)
 
 
 def create_with_rows(table: TableRef, at: TableLocation, rows: RowSource) -> int:
@@ -178,12 +406,12 @@ def create_with_rows(table: TableRef, at: TableLocation, rows: RowSource) -> int
     Raises:
         CreateConflictError: there is a version already.
     """
-    pieces = write_pieces(table, at, rows.to_reader(), mode="overwrite")
+    new_fragments = write_uncommitted(table, at, rows.to_reader(), mode="overwrite")
     try:
-        return create(table, at, rows.schema, pieces)
+        return create(table, at, rows.schema, new_fragments)
     except LanceNamespaceError as error:
         if is_refusal(error):
-            discard_pieces(pieces, at)
+            discard_fragments(new_fragments, at)
         raise
 
 

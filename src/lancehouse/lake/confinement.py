@@ -10,18 +10,20 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import lance
 from lance_namespace.errors import PermissionDeniedError
 
 from lancehouse import locations
+from lancehouse.caches import BoundedCache
 from lancehouse.lake.folder_watch import is_settled
+
+if TYPE_CHECKING:
+    import lance
 
 FOLDERS = ("_versions", "_transactions", "_deletions", "_indices", "_refs", "_staging", "data", "tree")
 """Folders of a dataset in which Lance, or the publishing of manifests, opens files."""
@@ -123,11 +125,21 @@ def require_no_links(location: str, *, reads_rows: bool = True) -> None:
     _require_no_links(location, FOLDERS if reads_rows else REFS, sys.maxsize)
 
 
+def is_known_without_links(location: str) -> bool:
+    """Return whether `require_no_links` found no link before, and nothing has changed since. No folder is listed."""
+    return not any(_find_link(folder, sys.maxsize, _recall_folder) for folder in _local_folders(location, FOLDERS))
+
+
 def _require_no_links(location: str, parts: Sequence[str], depth: int) -> None:
-    folder = locations.local_folder(location)
-    for part in parts if folder is not None else ():
-        if link := _find_link(Path(folder or "", part), depth):
+    for folder in _local_folders(location, parts):
+        if link := _find_link(folder, depth, _read_folder):
             raise _refuse_link(link)
+
+
+def _local_folders(location: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yield the paths of some folders in a local one, or of that itself for an empty part; of others nothing."""
+    if (folder := locations.local_folder(location)) is not None:
+        yield from (f"{folder}/{part}" if part else str(folder) for part in parts)
 
 
 def require_no_link(folder: Path, file: str) -> None:
@@ -138,42 +150,57 @@ def require_no_link(folder: Path, file: str) -> None:
     """
     for part in accumulate(file.split("/"), Path, initial=folder):
         if part != folder and part.is_symlink():
-            raise _refuse_link(part)
+            raise _refuse_link(str(part))
 
 
-def _refuse_link(link: Path) -> OutsideConfinementError:
-    return outside_error("the table has a symbolic link,", str(link), "put the file itself in its place")
+def _refuse_link(link: str) -> OutsideConfinementError:
+    return outside_error("the table has a symbolic link,", link, "put the file itself in its place")
 
 
-def _find_link(path: Path, depth: int) -> Path | None:
+FolderContent = tuple[str | None, tuple[str, ...]]
+"""A symbolic link in a folder, or None, and its subfolders; text is faster than `Path`."""
+
+_seen_folders: BoundedCache[tuple[str, int, int], FolderContent] = BoundedCache(4096)
+"""By path, inode and ctime. No program can set a ctime, so an unchanged one proves that no entry of the folder was
+added, removed or replaced."""
+
+
+def _find_link(path: str, depth: int, read: Callable[[str, os.stat_result], FolderContent]) -> str | None:
     try:
-        state = path.lstat()
+        state = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if stat.S_ISLNK(state.st_mode):
         return path
     if not stat.S_ISDIR(state.st_mode) or not depth:
         return None
+    link, folders = read(path, state)
+    return link or next(filter(None, (_find_link(each, depth - 1, read) for each in folders)), None)
+
+
+def _recall_folder(folder: str, state: os.stat_result) -> FolderContent:
+    """Return the content of a folder that was seen before; of any other, that it is a link itself."""
+    return _seen_folders.get((folder, state.st_ino, state.st_ctime_ns)) or (folder, ())
+
+
+def _read_folder(folder: str, state: os.stat_result) -> FolderContent:
+    key = (folder, state.st_ino, state.st_ctime_ns)
+    if (seen := _seen_folders.get(key)) is not None:
+        return seen
     # A folder that changed just now may change again within the same tick of the file system's clock, and its ctime
     # would stay the same: what is seen of such a folder is not cached.
-    look = _look_into if is_settled(state.st_ctime_ns, time.time_ns()) else _look_into.__wrapped__
-    link, folders = look(path, state.st_ino, state.st_ctime_ns)
-    return link or next(filter(None, (_find_link(each, depth - 1) for each in folders)), None)
+    can_cache = is_settled(state.st_ctime_ns, time.time_ns())
+    content = _list_folder(folder)
+    return _seen_folders.put(key, content) if can_cache else content
 
 
-@lru_cache(4096)
-def _look_into(folder: Path, inode: int, ctime_ns: int) -> tuple[Path | None, tuple[Path, ...]]:  # noqa: ARG001 - they tell that it changed
-    """Return a symbolic link in a folder, if any, and its subfolders.
-
-    Inode and ctime are part of the cache key. No program can set a ctime, so an unchanged one proves that no entry of
-    the folder was added, removed or replaced.
-    """
+def _list_folder(folder: str) -> FolderContent:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         folders = []
         for entry in entries:
             if entry.is_symlink():
-                return folder / entry.name, ()
+                return entry.path, ()
             if entry.is_dir():
-                folders.append(folder / entry.name)
+                folders.append(entry.path)
         return None, tuple(folders)
     return None, ()

@@ -24,7 +24,7 @@ from lance_namespace.errors import (
 from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import MAIN, TableRef, local_folder, snapshot_id
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.versions import find_manifest, find_transaction, list_manifests, operation_name, to_millis
+from lancehouse.lake.versions import find_manifest, find_recorded_transaction, list_manifests, operation_name, to_millis
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
 from lancehouse.schema.walk import field_ids
 
@@ -354,13 +354,7 @@ def _parse_branch(info: Mapping[str, Any]) -> Branch:
 
 
 def _find_operation(dataset: lance.LanceDataset) -> str | None:
-    try:
-        transaction = find_transaction(dataset, dataset.version)
-    except (OSError, ValueError) as error:
-        if "not found" not in str(error).lower():
-            raise
-        return None
-    if transaction is None:
+    if (transaction := find_recorded_transaction(dataset)) is None:
         return None
     word = operation_name(transaction)
     return OTHER if word == lance.LanceOperation.BaseOperation.__name__ else word

@@ -372,13 +372,6 @@ def _read_message(data: bytes, start: int) -> bytes:
     return data[start + _LENGTH.size : start + _LENGTH.size + length]
 
 
-def read_transaction_uuid(dataset: lance.LanceDataset) -> str:
-    """Return the uuid of the transaction of an open version, without any I/O; empty if its manifest has none."""
-    message = bytes(dataset._ds.serialized_manifest())
-    names = (value for number, value in _parse_fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
-    return _parse_uuid(bytes(next(names, b"")).decode())
-
-
 def _parse_uuid(transaction_file: str) -> str:
     return PurePosixPath(transaction_file).stem.partition("-")[2]
 
@@ -403,6 +396,13 @@ def _parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, in
             size, at = _parse_varint(message, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, 0), at)
             yield number, message[at : at + size]
             at += size
+
+
+def read_transaction_uuid(dataset: lance.LanceDataset) -> str:
+    """Return the uuid of the transaction of an open version, without any I/O; empty if its manifest has none."""
+    message = bytes(dataset._ds.serialized_manifest())
+    names = (value for number, value in _parse_fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
+    return _parse_uuid(bytes(next(names, b"")).decode())
 
 
 def _parse_varint(message: bytes, at: int) -> tuple[int, int]:

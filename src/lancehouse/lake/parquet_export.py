@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.lake import chunked_fragment
+from lancehouse.lake import chunked_scan
 from lancehouse.lake.blobs import BlobReader
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
@@ -159,7 +159,7 @@ class VersionExporter:
     ) -> Generator[pa.RecordBatch]:
         with translate_errors(self.table, self.table.storage_options):
             reader = BlobReader(self.table, self._dataset) if self.table.confinement else None
-            yield from chunked_fragment.read_fragment(self._get_fragment(fragment.id), columns, rows, row_bytes, reader)
+            yield from chunked_scan.read_fragment(self._get_fragment(fragment.id), columns, rows, row_bytes, reader)
 
     def _get_fragment(self, fragment: int) -> lance.LanceFragment:
         lance_fragment = self._dataset.get_fragment(fragment)

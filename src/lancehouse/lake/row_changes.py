@@ -20,20 +20,28 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
 )
 
+from lancehouse.identifiers import quote_name
 from lancehouse.lake import commits
-from lancehouse.lake.chunked_fragment import has_blobs
-from lancehouse.lake.chunked_scan import READ_AHEAD, USUAL_BATCH_ROWS, batch_rows, has_large_rows
-from lancehouse.lake.commits import Properties, find_version
+from lancehouse.lake.chunked_scan import READ_AHEAD, USUAL_BATCH_ROWS, batch_rows, has_blobs, has_large_rows
+from lancehouse.lake.commits import (
+    NewFragment,
+    Properties,
+    TableLocation,
+    discard_fragments,
+    find_version,
+    locate_table,
+    parse_new_fragments,
+    write_uncommitted,
+)
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import Piece, TableLocation, discard_pieces, locate_table, parse_pieces, write_pieces
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.schema.array_conversion import narrow_floats
 from lancehouse.schema.walk import nullable_hint
 
 T = TypeVar("T")
 
-PieceWriter = Callable[[pa.RecordBatchReader], list[Piece]]
+FragmentWriter = Callable[[pa.RecordBatchReader], list[NewFragment]]
 """Writes rows as fragments that are not committed yet."""
 
 ATTEMPTS = 10
@@ -52,11 +60,11 @@ Two merges might insert the same key, and without this they would share no fragm
 class RowChange:
     """What one process has changed in a version; serializable as JSON."""
 
-    updated: tuple[Piece, ...] = ()
+    updated: tuple[NewFragment, ...] = ()
     """Fragments that lose some rows: their metadata with the new deletion files, without data files."""
     removed: tuple[int, ...] = ()
     """Ids of fragments that lose all rows."""
-    new: tuple[Piece, ...] = ()
+    new: tuple[NewFragment, ...] = ()
     """Fragments with new rows."""
     rows: int = 0
     """Number of rows deleted or replaced."""
@@ -65,8 +73,8 @@ class RowChange:
         return bool(self.updated or self.removed or self.new)
 
     @property
-    def files(self) -> tuple[Piece, ...]:
-        """Written files, as `discard_pieces` takes them."""
+    def files(self) -> tuple[NewFragment, ...]:
+        """Written files, as `discard_fragments` takes them."""
         return (*self.new, *self.updated)
 
     def to_json(self) -> str:
@@ -110,7 +118,7 @@ def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[i
 
     Each row must exist and be given once.
     """
-    updated, removed = list[Piece](), list[int]()
+    updated, removed = list[NewFragment](), list[int]()
     with translate_errors(table, table.storage_options):
         for fragment, rows in offsets.items():
             left = dataset.get_fragment(fragment).delete_rows(rows)
@@ -162,7 +170,7 @@ class ColumnUpdate:
         cast_to_table(pa.RecordBatch.from_pylist([], projected), dataset.schema)
 
     def update(
-        self, table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], write: PieceWriter
+        self, table: TableRef, dataset: lance.LanceDataset, fragments: Sequence[int], write: FragmentWriter
     ) -> RowChange:
         """Write the matching rows of some fragments with new values, and delete the old ones, using scalar indices.
 
@@ -180,7 +188,7 @@ class ColumnUpdate:
         )
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int] | None = None) -> lance.LanceScanner:
-        columns = {name: self.expressions.get(name, quote_column(name)) for name in dataset.schema.names}
+        columns = {name: self.expressions.get(name, quote_name(name)) for name in dataset.schema.names}
         usual = BLOB_ROWS if any(map(has_blobs, dataset.schema)) else BATCH_ROWS
         return dataset.scanner(
             columns=columns,
@@ -208,7 +216,7 @@ class _RowRewriter:
             self._first = next(self._batches, None)
         return self._first is not None
 
-    def write_all(self, write: PieceWriter) -> list[Piece]:
+    def write_all(self, write: FragmentWriter) -> list[NewFragment]:
         """Write all rows."""
         assert self._first is not None
         stream = map(self._record_and_cast, chain([self._first], self._batches))
@@ -277,10 +285,10 @@ def _struct(children: list[Any], fields: list[Any], like: Any) -> Any:
     return pa.StructArray.from_arrays(children, fields=fields, mask=like.is_null())
 
 
-def assign_row_ids(pieces: Sequence[Piece], ids: Any) -> list[Piece]:
+def assign_row_ids(new_fragments: Sequence[NewFragment], ids: Any) -> list[NewFragment]:
     """Set the row ids of fragments that hold moved rows, in order; needed for tables with stable row ids."""
-    moved, first = list[Piece](), 0
-    for fragment in parse_pieces(pieces):
+    moved, first = list[NewFragment](), 0
+    for fragment in parse_new_fragments(new_fragments):
         row_ids = ids.slice(first, fragment.physical_rows)
         meta = RowIdSequence(row_ids).to_inline_metadata() if len(row_ids) else None
         moved.append(json.dumps(replace(fragment, row_id_meta=meta).to_json()))
@@ -340,7 +348,7 @@ def commit_rewrite(
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=[*change.removed, *([MERGE_MARKER] if is_merge else [])],
         updated_fragments=_updated_fragments(dataset, change),
-        new_fragments=parse_pieces(change.new),
+        new_fragments=parse_new_fragments(change.new),
         fields_for_preserving_frag_bitmap=list(chain.from_iterable(map(_field_ids, fields))),
         update_mode="rewrite_rows",
     )
@@ -361,7 +369,7 @@ def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[F
     """Return the version's metadata of the changed fragments, with their new deletion files."""
     return [
         replace(dataset.get_fragment(each.id).metadata, deletion_file=each.deletion_file)
-        for each in parse_pieces(change.updated)
+        for each in parse_new_fragments(change.updated)
     ]
 
 
@@ -380,11 +388,6 @@ def _batch_arguments(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS)
     if not has_large_rows(dataset):
         return {}
     return {"batch_size": min(batch_rows(dataset), usual), "batch_readahead": 1, "io_buffer_size": READ_AHEAD}
-
-
-def quote_column(name: str) -> str:
-    """Quote the name of a column for Lance's SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def delete_in_batches(table: TableRef, where: str) -> int:
@@ -406,7 +409,7 @@ def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]
         with table.dataset() as dataset:
             setting.check(table, dataset)
             change = setting.update(
-                table, dataset, _fragment_ids(dataset), lambda rows: write_pieces(table, at, rows, mode="append")
+                table, dataset, _fragment_ids(dataset), lambda rows: write_uncommitted(table, at, rows, mode="append")
             )
             columns = setting.expressions
             version = _commit_change(table, change, lambda at: commit_rewrite(table, at, dataset, change, columns))
@@ -422,7 +425,7 @@ def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLo
         return commit(at)
     except LanceNamespaceError as error:
         if commits.is_refusal(error):
-            discard_pieces(change.files, at)
+            discard_fragments(change.files, at)
         raise
 
 

@@ -41,10 +41,16 @@ from lance_namespace.errors import (
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake import commits
 from lancehouse.lake.chunked_scan import count_rows, has_large_rows
-from lancehouse.lake.commits import CreateConflictError, create_with_rows
+from lancehouse.lake.commits import (
+    CreateConflictError,
+    TableLocation,
+    create_with_rows,
+    discard_fragments,
+    locate_table,
+    write_uncommitted,
+)
 from lancehouse.lake.dataset import MAIN, TableRef, exists, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.fragments import TableLocation, discard_pieces, locate_table, write_pieces
 from lancehouse.lake.removal import remove_dataset
 from lancehouse.lake.row_changes import ColumnUpdate, delete_in_batches, update_in_batches
 from lancehouse.lake.row_streams import Data, RowSource, RowStream, raise_stream_error, read_stream
@@ -300,14 +306,14 @@ def _add_rows(table: TableRef, rows: RowSource, mode: str) -> int:
         if not isinstance(rows, RowStream) or table.branch not in (None, MAIN):
             return int(lance.write_dataset(rows.to_reader(), dataset, mode=mode.lower()).version)
     at = locate_table(table)
-    pieces = write_pieces(table, at, rows.to_reader(), mode=mode.lower())
+    new_fragments = write_uncommitted(table, at, rows.to_reader(), mode=mode.lower())
     try:
         if mode == "Append":
-            return commits.append(table, at, pieces, dataset.version)
-        return commits.overwrite(table, at, rows.schema, pieces, dataset.version)
+            return commits.append(table, at, new_fragments, dataset.version)
+        return commits.overwrite(table, at, rows.schema, new_fragments, dataset.version)
     except LanceNamespaceError as error:
         if commits.is_refusal(error):
-            discard_pieces(pieces, at)
+            discard_fragments(new_fragments, at)
         raise
 
 

@@ -12,7 +12,7 @@ from lance_namespace.errors import TableVersionNotFoundError
 
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.versions import find_transaction, operation_name, to_millis
+from lancehouse.lake.versions import find_recorded_transaction, operation_name, to_millis
 
 MESSAGE = "__lance_commit_message"
 """Lance's key for the commit message in a transaction's properties."""
@@ -64,7 +64,7 @@ def read_refs(table: TableRef) -> TableRefs:
 def _to_record(dataset: lance.LanceDataset) -> VersionRecord:
     info: Mapping[str, Any] = dataset.get_version()
     totals = info["metadata"]
-    transaction = _find_transaction(dataset)
+    transaction = find_recorded_transaction(dataset)
     properties = dict((transaction.transaction_properties if transaction else None) or {})
     return VersionRecord(
         version=info["version"],
@@ -76,12 +76,3 @@ def _to_record(dataset: lance.LanceDataset) -> VersionRecord:
         message=properties.pop(MESSAGE, None),
         properties=properties,
     )
-
-
-def _find_transaction(dataset: lance.LanceDataset) -> lance.Transaction | None:
-    try:
-        return find_transaction(dataset, dataset.version)
-    except (OSError, ValueError) as error:
-        if "not found" not in str(error).lower():
-            raise
-        return None

@@ -137,6 +137,16 @@ def find_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transac
         return lance.Transaction(version - 1, lance.LanceOperation.Rewrite([], []), uuid="")
 
 
+def find_recorded_transaction(dataset: lance.LanceDataset) -> lance.Transaction | None:
+    """Return the transaction that created the dataset's version; None if its file is missing too."""
+    try:
+        return find_transaction(dataset, dataset.version)
+    except (OSError, ValueError) as error:
+        if "not found" not in str(error).lower():
+            raise
+        return None
+
+
 def transaction_id(dataset: lance.LanceDataset) -> str | None:
     """Return the uuid of the transaction that created the dataset's version; None if it is not known."""
     transaction = find_transaction(dataset, dataset.version)

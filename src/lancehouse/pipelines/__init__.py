@@ -2,9 +2,8 @@
 
 from lancehouse.documents import Problem
 from lancehouse.pipelines.pipeline import Pipeline, load
-from lancehouse.pipelines.pipeline_file import PipelineError
-from lancehouse.pipelines.plan_lines import PlanLine
-from lancehouse.pipelines.planner import PipelinePlan
-from lancehouse.pipelines.run_report import RunReport, RunStep
+from lancehouse.pipelines.planner import PipelinePlan, PlanLine
+from lancehouse.pipelines.runner import RunReport, RunStep
+from lancehouse.pipelines.spec import PipelineError
 
 __all__ = ["Pipeline", "PipelineError", "PipelinePlan", "PlanLine", "Problem", "RunReport", "RunStep", "load"]

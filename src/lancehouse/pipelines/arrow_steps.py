@@ -1,18 +1,27 @@
-"""Steps of a pipeline that transform Arrow batches: filter, select, embed, and functions."""
+"""Steps of a pipeline that transform Arrow batches: filter, select, embed, functions; blobs are binaries to them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableColumnNotFoundError
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    TableColumnNotFoundError,
+    UnsupportedOperationError,
+)
 
-from lancehouse.pipelines.expressions import Expressions
+from lancehouse.jobs.sources.schemas import blob_field
 from lancehouse.pipelines.named_functions import FOREIGN, NamedFunction
+from lancehouse.schema.walk import BLOB, EXTENSION
 
 _MASK = "kept"
 
@@ -186,3 +195,171 @@ def _to_array(result: Any, name: str) -> pa.Array[Any]:
 def _to_single_batch(table: pa.Table) -> pa.RecordBatch:
     batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
     return batches[0] if len(batches) == 1 else pa.RecordBatch.from_pylist([], table.schema)
+
+
+_SETTINGS = {
+    "datafusion.execution.target_partitions": "1",
+    "datafusion.sql_parser.enable_ident_normalization": "false",
+    "datafusion.sql_parser.parse_float_as_decimal": "false",
+}
+_VIEWS: Mapping[Any, Any] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_PLAIN = re.compile(r"[A-Za-z_]\w*")
+_WINDOW = re.compile(r"\bover\s*\(", re.IGNORECASE)
+_MISSING = re.compile(r"No field named (.+?)\.\s")
+_NOISE = re.compile(r"^(DataFusion error: |SQL error: |Error during planning: )+")
+_WRAPPED = re.compile(r'^\w+Error\("(.*)"\)$')
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """Columns that are computed from others, row by row."""
+
+    columns: Mapping[str, str]
+
+    def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Compute the columns. An expression that is only a name takes the column unchanged.
+
+        Raises:
+            InvalidInputError: an expression is invalid, fails, or does not give one value for each row.
+        """
+        positions = {name: _find_column(batch.schema, said) for name, said in self.columns.items()}
+        computed = _compute(batch, {name: said for name, said in self.columns.items() if positions[name] is None})
+        fields, arrays = [], []
+        for name, place in positions.items():
+            field = computed.schema.field(name) if place is None else batch.schema.field(place).with_name(name)
+            fields.append(field)
+            arrays.append(computed.column(name) if place is None else batch.column(place))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _find_column(schema: pa.Schema, expression: str) -> int | None:
+    """Return the index of the column whose name an expression is, or None."""
+    name = expression.strip()
+    if name[:1] == name[-1:] == "`" and len(name) > 2:
+        name = name[1:-1].replace("``", "`")
+    elif not _PLAIN.fullmatch(name):
+        return None
+    places = schema.get_all_field_indices(name)
+    return places[0] if len(places) == 1 else None
+
+
+def _compute(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
+    frame: Any = _session_context().create_dataframe([[batch]]) if columns else None
+    fields, arrays = [], []
+    for name, expression in columns.items():
+        if _WINDOW.search(expression):
+            raise InvalidInputError(f"{expression!r} looks at other rows: use a step sql for that")
+        with _translate_errors(expression, batch.schema):
+            selected = frame.select(frame.parse_sql_expr(expression).alias(name))
+            field = selected.schema().field(0)
+            values = pa.Table.from_batches(selected.collect(), pa.schema([field])).column(0).combine_chunks()
+        dtype = _VIEWS.get(field.type, field.type)
+        fields.append(pa.field(name, dtype))
+        arrays.append(values.cast(dtype))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@lru_cache(1)
+def _session_context() -> Any:
+    try:
+        import datafusion
+    except ImportError as error:
+        raise UnsupportedOperationError("select and where need datafusion: pip install 'lancehouse[spark]'") from error
+    config = datafusion.SessionConfig()
+    for key, value in _SETTINGS.items():
+        config = config.set(key, value)
+    return datafusion.SessionContext(config)
+
+
+@contextmanager
+def _translate_errors(expression: str, schema: pa.Schema) -> Iterator[None]:
+    """Turn an error of DataFusion, which has no exception class of its own, into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        text = str(error)
+        if missing := _MISSING.search(text):
+            there = ", ".join(schema.names)
+            raise TableColumnNotFoundError(
+                f"{expression!r}: there is no column {missing[1]}; there are {there}"
+            ) from error
+        if "AggregateFunction" in text:
+            raise InvalidInputError(f"{expression!r} looks at other rows: use a step sql for that") from error
+        words = _WRAPPED.sub(r"\1", _NOISE.sub("", text).strip().splitlines()[0])
+        raise InvalidInputError(f"{expression!r}: {words}") from error
+
+
+_MARK = b"lancehouse.blob"
+"""Key of a field's metadata that marks a binary column which was a blob column."""
+
+
+def to_binary_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns as steps see them, with binaries in place of blobs."""
+    return pa.schema([_to_binary_field(field) if is_blob(field) else field for field in schema])
+
+
+def to_blob_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns as a table has them, with blobs in place of marked binaries."""
+    return pa.schema([blob_field(field.name) if _is_marked(field) else field for field in schema])
+
+
+def to_binary_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield batches of a source as steps see them.
+
+    Args:
+        batches: batches of the source.
+        schema: what `to_binary_schema` returns for its columns.
+    """
+    places = [place for place, field in enumerate(schema) if _is_marked(field)]
+    for batch in batches:
+        yield _to_binary_batch(batch, schema, places) if places else batch
+
+
+def is_blob(field: pa.Field[Any]) -> bool:
+    """Return whether a column holds blobs."""
+    dtype: Any = field.type
+    name = dtype.extension_name if isinstance(dtype, pa.BaseExtensionType) else None
+    return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
+
+
+def _to_binary_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return pa.field(field.name, pa.large_binary(), field.nullable, {_MARK: b"true"})
+
+
+def _is_marked(field: pa.Field[Any]) -> bool:
+    return _MARK in (field.metadata or {}) and field.type in (pa.large_binary(), pa.binary())
+
+
+def _to_binary_batch(batch: pa.RecordBatch, schema: pa.Schema, places: Iterable[int]) -> pa.RecordBatch:
+    arrays: list[Any] = list(batch.columns)
+    for place in places:
+        array = arrays[place]
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        if isinstance(array, pa.StructArray):
+            array = array.field("data") if not array.null_count else array.flatten()[0]
+        arrays[place] = array.cast(pa.large_binary())
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobTransform:
+    """Steps over the rows of a source, whose blobs they see as binaries; sent to executors."""
+
+    transform: ArrowTransform
+    source: pa.Schema
+
+    @property
+    def key(self) -> str:
+        """Text that is the same for the same steps."""
+        return self.transform.key
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the transformed rows."""
+        return self.transform.schema
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the transformed batches of the source."""
+        return self.transform.batches(to_binary_batches(batches, to_binary_schema(self.source)))

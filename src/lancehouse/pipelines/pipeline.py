@@ -1,21 +1,23 @@
-"""Load a pipeline from its file, plan it and run it."""
+"""Load a pipeline from its file, plan it, open the Spark session that it asks for, and run it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lance_namespace.errors import InvalidInputError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lancehouse.documents import Problems
 from lancehouse.pipelines import planner, runner
-from lancehouse.pipelines.pipeline_file import PipelineError, read_document
 from lancehouse.pipelines.planner import PipelinePlan
-from lancehouse.pipelines.run_report import RunReport
-from lancehouse.pipelines.runner import Listener
-from lancehouse.pipelines.spec import PipelineSpec, parse_spec
+from lancehouse.pipelines.runner import Listener, RunReport
+from lancehouse.pipelines.spec import PipelineError, PipelineSpec, SparkPart, parse_spec, read_document
+from lancehouse.spark.session import prepare_environment, quiet_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,37 @@ def load(file: str | os.PathLike[str], variables: Mapping[str, str] | None = Non
     path = Path(file)
     document = read_document(path, os.fspath(file), variables or {})
     return Pipeline(parse_spec(document), path.absolute().parent, document.problems)
+
+
+LOCAL, REMOTE = "local", "sc://"
+
+
+@contextmanager
+def open_session(settings: SparkPart, *, shows_log: bool = False) -> Iterator[SparkSession]:
+    """Return the active session, or a new one, which is stopped at the end.
+
+    Args:
+        settings: settings of the pipeline; without a master the session is local.
+        shows_log: let Spark's log output go to the terminal.
+
+    Raises:
+        InvalidInputError: Spark does not start; the message says why.
+    """
+    master, options = settings.master, dict(settings.options)
+    if master is None or master.startswith(LOCAL):
+        with quiet_session(
+            None, {**({"spark.master": master} if master else {}), **options}, shows_log=shows_log
+        ) as spark:
+            yield spark
+        return
+    prepare_environment()
+    builder = SparkSession.builder.appName("lancehouse")
+    builder = builder.remote(master) if master.startswith(REMOTE) else builder.master(master)
+    try:
+        spark = builder.config(map=options).getOrCreate()
+    except PySparkException as error:
+        raise InvalidInputError(f"Spark does not start at {master}: {str(error).splitlines()[0]}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()

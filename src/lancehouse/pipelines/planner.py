@@ -1,24 +1,29 @@
-"""Plan a pipeline: check source, steps, table, indices and expectations before anything is written."""
+"""Plan a pipeline: open its source, check steps, table, indices and expectations, and say what will be done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from lance_namespace.errors import TableSchemaValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
-from lancehouse.documents import Problems
+from lancehouse.documents import Problems, to_plain
 from lancehouse.jobs import compaction
-from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
 from lancehouse.jobs.merge_keys import MergeRules
-from lancehouse.jobs.sources import IngestSource
-from lancehouse.lake.fragments import FileLayout
-from lancehouse.pipelines import plan_lines, spark_steps, target_table
+from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
+from lancehouse.jobs.sources.schemas import conform
+from lancehouse.lake.chunked_scan import has_blobs
+from lancehouse.lake.commits import FileLayout
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.pipelines import spark_steps, target_table
 from lancehouse.pipelines.arrow_steps import (
     ArrowStep,
     ArrowTransform,
@@ -27,15 +32,73 @@ from lancehouse.pipelines.arrow_steps import (
     FunctionStep,
     SelectStep,
     output_schema,
+    to_binary_schema,
 )
-from lancehouse.pipelines.blob_columns import to_binary_schema
 from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
-from lancehouse.pipelines.plan_lines import ARROW, SPARK, PlanLine
-from lancehouse.pipelines.row_count import RowCount
-from lancehouse.pipelines.source import Origin
-from lancehouse.pipelines.spec import PipelineSpec, StepPart
+from lancehouse.pipelines.spark_steps import RowCount
+from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
 from lancehouse.pipelines.target_table import TargetState
-from lancehouse.spark.session import parallelism
+from lancehouse.spark.engine import parallelism
+
+ARROW, SPARK, DRIVER = "Arrow", "Spark", "driver"
+"""Where a step runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLine:
+    """One step of a plan."""
+
+    step: str
+    where: str
+    does: str
+    columns: str = ""
+    """The columns after the step."""
+
+
+def describe_step(part: StepPart, where: str, schema: pa.Schema) -> PlanLine:
+    """Describe a step that transforms rows."""
+    return PlanLine(part.kind, where, _format_step(part), format_columns(schema))
+
+
+def describe_end(shape: PipelineSpec, state: TargetState, where: str) -> Iterator[PlanLine]:
+    """Describe what is done with the rows: sink, indices, compaction, expectations, publishing."""
+    yield PlanLine("sink", where, _format_sink(shape.sink, state))
+    for index in shape.indices:
+        yield PlanLine("index", ARROW, f"{index.kind.upper()} of {index.column}, called {index.index_name}")
+    if shape.compact is not None:
+        yield PlanLine("compact", ARROW, "make fewer, larger fragments")
+    if expectations := [name for name in ("rows", "not_null", "unique", "where") if getattr(shape.expect, name)]:
+        yield PlanLine("expect", ARROW, f"{', '.join(expectations)}; else {shape.expect.on_failure}")
+    if shape.publish is not None:
+        yield PlanLine("publish", DRIVER, f"tag {shape.publish.tag}")
+
+
+def format_columns(schema: pa.Schema) -> str:
+    """Return columns with their types as text."""
+    return ", ".join(f"{field.name} {_format_type(field.type)}" for field in schema)
+
+
+def _format_type(dtype: Any) -> str:
+    return f"{dtype.value_type}[{dtype.list_size}]" if isinstance(dtype, pa.FixedSizeListType) else str(dtype)
+
+
+def _format_step(part: StepPart) -> str:
+    if part.embed is not None:
+        return f"{part.embed.into} = {part.embed.function}({', '.join(part.embed.from_)})"
+    if part.select is None:
+        return " ".join(str(getattr(part, part.kind)).split())
+    selected = (name if said == name else f"{said} AS {name}" for name, said in part.select.items())
+    return ", ".join(selected) + (f" WHERE {part.where}" if part.where else "")
+
+
+def _format_sink(sink: SinkPart, state: TargetState) -> str:
+    if state.run_version is not None:
+        return f"nothing: this run has made version {state.run_version} of {sink.table}"
+    if state.dataset is None:
+        return f"create {sink.table}"
+    by = f" by {', '.join(sink.on)}" if sink.on else ""
+    return f"{sink.mode} {sink.table}{by}, at version {state.version}"
+
 
 Start = Callable[[], SparkSession]
 
@@ -133,7 +196,7 @@ class _Planner:
             target_table.check_maintenance(problems, address, shape, state, target)
         problems.raise_if_any()
         assert target is not None
-        self.lines += plan_lines.describe_end(shape, state, ARROW if rows.frame is None else SPARK)
+        self.lines += describe_end(shape, state, ARROW if rows.frame is None else SPARK)
         return PipelinePlan(
             shape,
             self.run,
@@ -180,9 +243,7 @@ class _Planner:
             source: IngestSource = origin.open()
             source.require_types()
             schema = to_binary_schema(source.schema)
-            self.lines.append(
-                PlanLine("source", ARROW, f"read {origin.description}", plan_lines.format_columns(schema))
-            )
+            self.lines.append(PlanLine("source", ARROW, f"read {origin.description}", format_columns(schema)))
             return _PlannedRows(schema)
         return None
 
@@ -215,7 +276,7 @@ class _Planner:
             return False
         if part.kind in ("arrow", "embed") and function is None:
             return False
-        self.lines.append(plan_lines.describe_step(part, ARROW, rows.schema))
+        self.lines.append(describe_step(part, ARROW, rows.schema))
         return True
 
     def _plan_with_spark(self, origin: Origin, rows: _PlannedRows, done: int, count: RowCount) -> None:
@@ -241,7 +302,7 @@ class _Planner:
             elif function is not None:
                 rows.frame = spark_steps.run_python(function, frame)
             rows.steps, rows.schema = [], spark_steps.step_schema(rows.frame)
-            self.lines.append(plan_lines.describe_step(part, SPARK, rows.schema))
+            self.lines.append(describe_step(part, SPARK, rows.schema))
             return True
         return False
 
@@ -258,3 +319,108 @@ def _to_arrow_steps(part: StepPart, function: NamedFunction | None) -> Sequence[
     if part.arrow is not None and function is not None:
         steps.append(("arrow", FunctionStep(function)))
     return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A source that can be opened."""
+
+    part: SourcePart
+    folder: Path
+    """Folder that relative paths of files are relative to."""
+    address: TableAddress | None
+    """Address of a Lance table; None for other sources."""
+
+    @classmethod
+    def from_spec(cls, shape: PipelineSpec, folder: Path) -> Origin:
+        """Return the source of a pipeline.
+
+        Raises:
+            InvalidInputError: there is no such catalog.
+        """
+        part = shape.source
+        if part.table is None:
+            return cls(part, folder, None)
+        catalog = part.catalog or shape.catalog
+        return cls(part, folder, TableAddress.parse(Connection(catalog.impl, catalog.properties), part.table))
+
+    @property
+    def name(self) -> list[str]:
+        """Identifies the source when a run is repeated; which rows are read is left to the keys of its units."""
+        if self.address is not None:
+            return [f"{self.address.connection} {self.address}", str(self.part.filter), str(self.part.columns)]
+        return [*self._paths(), str(self.part.columns)]
+
+    @property
+    def description(self) -> str:
+        """Description for messages and plans."""
+        if self.address is not None:
+            at = (
+                f" version {self.part.version}"
+                if self.part.version
+                else f" tag {self.part.tag}"
+                if self.part.tag
+                else ""
+            )
+            return f"{self.address}{at}" + (f" where {self.part.filter}" if self.part.filter else "")
+        return (
+            f"Iceberg table {self.part.iceberg}" if self.part.iceberg else f"files {', '.join(self.part.files or ())}"
+        )
+
+    def open(self, parallelism: int = 1) -> IngestSource:
+        """Open the source, without reading all rows.
+
+        Raises:
+            LanceNamespaceError: the source does not exist, cannot be read or lacks a column, or the filter is invalid.
+        """
+        if self.address is not None:
+            return _open_table(self.address, self.part, parallelism)
+        if self.part.iceberg is not None:
+            return open_source(
+                self.part.iceberg, ICEBERG, self.part.columns, self.part.properties, parallelism=parallelism
+            )
+        return open_source(
+            self._paths(), self.part.format, self.part.columns, to_plain(self.part.options), parallelism=parallelism
+        )
+
+    def _paths(self) -> list[str]:
+        if self.part.iceberg is not None:
+            return [self.part.iceberg]
+        return [path if "://" in path else str(self.folder / path) for path in self.part.files or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class TableUnit(Unit):
+    """Some rows of a version of a Lance table."""
+
+    pinned: PinnedVersion
+    scan: Scan
+    parts: tuple[FragmentRange, ...]
+    key: str
+    bytes: int = 0
+    rows: int | None = field(default=None)
+
+    def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Yield the rows in a schema; Lance decides about threads."""
+        table, dataset = self.pinned.open()
+        for batch in self.scan.batches(table, dataset, self.parts):
+            yield conform(batch, schema, (), str(table))
+
+
+def _open_table(address: TableAddress, part: SourcePart, parallelism: int) -> IngestSource:
+    pinned = PinnedVersion.resolve(address, VersionSelector(part.version, part.tag))
+    table, dataset = pinned.open()
+    scan = Scan(part.columns, part.filter)
+    if any("." in name for name in part.columns or ()):
+        raise TableSchemaValidationError(f"{table}: columns are whole ones here; take a field in a step select")
+    full_schema = dataset.schema
+    scanned_schema = scan.schema(table, dataset)  # in which blobs are binaries, as a scan reads them
+    schema = pa.schema(
+        [full_schema.field(each.name) if has_blobs(full_schema.field(each.name)) else each for each in scanned_schema]
+    )
+    where = f"{address} {pinned.branch or ''} version {pinned.version} {part.filter} {part.columns}"
+    units: list[Unit] = [
+        TableUnit(pinned, scan, tuple(parts), f"{where} {parts}")
+        for parts in split_fragments(dataset, parallelism, split=part.filter is None)
+    ]
+    return IngestSource(schema, units)

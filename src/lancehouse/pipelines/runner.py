@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from time import monotonic
+from typing import Any
 
 from lance_namespace import CreateTableTagRequest, UpdateTableTagRequest
 from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError
@@ -15,17 +17,78 @@ from lancehouse.jobs import compaction, index_building, ingest
 from lancehouse.jobs.engine import TaskProgress
 from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
-from lancehouse.lake.fragments import locate_table
+from lancehouse.lake.commits import locate_table
 from lancehouse.lake.row_changes import retry_conflicts
 from lancehouse.lake.versions import list_tags
-from lancehouse.pipelines import expectations
-from lancehouse.pipelines.blob_columns import BlobTransform
-from lancehouse.pipelines.plan_lines import ARROW, DRIVER, SPARK
-from lancehouse.pipelines.planner import PipelinePlan
-from lancehouse.pipelines.run_report import BEFORE, DONE, FAILED, IDLE, SKIPPED, UNFINISHED, RunReport, RunStep
+from lancehouse.pipelines import target_table
+from lancehouse.pipelines.arrow_steps import BlobTransform
+from lancehouse.pipelines.planner import ARROW, DRIVER, SPARK, PipelinePlan
 from lancehouse.pipelines.spec import IndexPart
 from lancehouse.spark import merge, table_writer
 from lancehouse.spark.engine import SparkEngine, watch_tasks
+
+DONE, BEFORE, IDLE, FAILED, SKIPPED = "done", "done before", "nothing to do", "failed", "skipped"
+UNFINISHED = "not finished"
+"""States of a step or of a run."""
+
+
+@dataclass(slots=True)
+class RunStep:
+    """One step of a run."""
+
+    step: str
+    where: str
+    """Where it ran: Arrow, Spark, or the driver."""
+    state: str = DONE
+    version: int | None = None
+    """Version of the table after the step."""
+    rows: int | None = None
+    seconds: float = 0.0
+    says: str = ""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a run has done so far."""
+
+    pipeline: str
+    run: str
+    table: str
+    state: str = UNFINISHED
+    rows_in: int | None = None
+    """Number of rows read from the source; None if it is not known."""
+    rows_out: int | None = None
+    """Number of rows written to the table."""
+    rows: int | None = None
+    """Number of rows in the table after the run."""
+    version_before: int | None = None
+    version_after: int | None = None
+    tag: str | None = None
+    seconds: float = 0.0
+    steps: list[RunStep] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Expectations that are not met, a sentence each."""
+    error: str | None = None
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the run succeeded."""
+        return self.state in (DONE, BEFORE)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the run did anything besides checks."""
+        return any(step.state == DONE and step.step != "expect" for step in self.steps)
+
+    def fail(self, error: BaseException) -> None:
+        """Record the error that ended the run."""
+        self.state = FAILED
+        self.error = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a dict for JSON."""
+        return asdict(self)
+
 
 Listener = Callable[[str, TaskProgress | None], None]
 """Called with the name of each step when it begins, and then with the progress of its tasks."""
@@ -194,7 +257,7 @@ class _PipelineRun:
         if expect == type(expect)(on_failure=expect.on_failure):
             return True
         with self._record_step("expect", ARROW) as step:
-            failures = expectations.find_failures(self.spark, self.address, self.version, expect)
+            failures = target_table.find_failures(self.spark, self.address, self.version, expect)
             if not failures:
                 step.says = f"all holds in version {self.version}"
                 return True

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.sources import IngestSource, Unit
-from lancehouse.pipelines.arrow_steps import ArrowTransform
-from lancehouse.pipelines.blob_columns import to_binary_batches, to_binary_schema, to_blob_schema
+from lancehouse.pipelines.arrow_steps import ArrowTransform, to_binary_batches, to_binary_schema, to_blob_schema
 from lancehouse.pipelines.named_functions import FOREIGN, NamedFunction
-from lancehouse.pipelines.row_count import RowCount
-from lancehouse.schema.lance_to_spark import to_spark_rows
 from lancehouse.schema.spark import from_spark
-from lancehouse.schema.spark_to_lance import from_spark_rows
+from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
 from lancehouse.spark.engine import Batches, run_in_tasks
 from lancehouse.spark.session import to_struct
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """A count that tasks add to; sent to executors. A task that is repeated counts once."""
+
+    address: TableAddress
+    job: str = field(default_factory=lambda: f"count-{uuid4().hex}")
+
+    def count(self, key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches unchanged, and record the number of their rows under a key."""
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+        try:
+            self._progress().record(key, rows)
+        except LanceNamespaceError:
+            return  # the table does not exist yet: the rows are evaluated before they are written
+
+    def take(self) -> int:
+        """Return the total, and remove the records."""
+        progress = self._progress()
+        rows = sum(progress.read_records().values())
+        progress.clear()
+        return int(rows)
+
+    def _progress(self) -> JobProgress:
+        at = self.address.write_location(self.job)
+        return JobProgress(at.location, at.storage_options, self.job)
+
 
 _PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
 _NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"

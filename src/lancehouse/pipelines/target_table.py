@@ -1,8 +1,9 @@
-"""The table that a pipeline writes to: its state before the run, and checks that the rows fit."""
+"""The table that a pipeline writes to: its state before the run, whether the rows fit, what is expected of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +18,25 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
     UnsupportedOperationError,
 )
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.documents import Problems
-from lancehouse.identifiers import format_levels
+from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs import index_building
-from lancehouse.jobs.address import TableAddress, get_client
-from lancehouse.jobs.index_validation import check_buildable
-from lancehouse.jobs.merge_keys import check_keys
-from lancehouse.jobs.sources.conform import conform
-from lancehouse.lake.commits import find_version_of_run, is_reverted
-from lancehouse.lake.fragments import require_storage_version
-from lancehouse.lake.scans import empty_dataset
-from lancehouse.pipelines import expectations
-from lancehouse.pipelines.blob_columns import to_blob_schema
-from lancehouse.pipelines.spec import IndexPart, PipelineSpec, SinkPart
+from lancehouse.jobs.address import PinnedVersion, TableAddress, get_client
+from lancehouse.jobs.index_building import check_buildable
+from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
+from lancehouse.jobs.sources.schemas import conform
+from lancehouse.lake.commits import find_version_of_run, is_reverted, require_storage_version
+from lancehouse.lake.row_changes import ADDRESS, ROW
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, empty_dataset, split_fragments
+from lancehouse.pipelines.arrow_steps import to_blob_schema
+from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkPart
 from lancehouse.schema.spark import with_vectors
-from lancehouse.schema.spark_to_lance import from_spark_rows
+from lancehouse.schema.spark_rows import from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks, translate_task_errors
 
 ADDING = ("append", "merge")
 """Modes that do not change the columns of a table."""
@@ -214,7 +217,7 @@ def check_maintenance(
             check_buildable(address.to_ref(), target, index.column, index.kind, index.index_name, index.params)
             if state.dataset is not None and shape.sink.mode in ADDING:
                 _require_same_index(address, index)
-    expectations.check_expectations(problems, address, target, shape.expect)
+    check_expectations(problems, address, target, shape.expect)
 
 
 def _require_same_index(address: TableAddress, index: IndexPart) -> None:
@@ -222,3 +225,101 @@ def _require_same_index(address: TableAddress, index: IndexPart) -> None:
     if existing is not None and not existing.is_same_kind(index.column, index.kind):
         described = f"{existing.kind} of {', '.join(existing.columns)}"
         raise InvalidInputError(f"{address} has an index {index.index_name}, {described}; give this one another name")
+
+
+EXPECT = "expect"
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A condition that no row should meet, and how to describe rows that do."""
+
+    filter: str
+    words: str
+
+
+def check_expectations(problems: Problems, address: TableAddress, schema: pa.Schema, expect: ExpectPart) -> None:
+    """Check that all expectations can be evaluated on a table with these columns."""
+    for place, name in enumerate(expect.not_null):
+        if name not in schema.names:
+            with problems.collect(EXPECT, "not_null", place):
+                raise TableColumnNotFoundError(f"{address} has no column {name}; it has {', '.join(schema.names)}")
+    for place, key in enumerate(expect.unique):
+        with problems.collect(EXPECT, "unique", place):
+            check_keys(address, schema, key)
+    empty = empty_dataset(schema)
+    for place, condition in enumerate(expect.where):
+        with problems.collect(EXPECT, "where", place):
+            _to_scan(f"NOT ({condition})").schema(address.to_ref(), empty)
+
+
+def find_failures(spark: SparkSession, address: TableAddress, version: int, expect: ExpectPart) -> list[str]:
+    """Return the expectations that a version does not meet, a sentence each."""
+    pinned = PinnedVersion.resolve(address, VersionSelector(version))
+    _, dataset = pinned.open()
+    rows = int(dataset.count_rows())
+    sentences = list(_size_failures(rows, expect))
+    conditions = [_Condition(f"{quote_name(name)} IS NULL", f"null in {name}") for name in expect.not_null]
+    conditions += [_Condition(f"NOT ({each})", f"against {each!r}") for each in expect.where]
+    counts = _count_each(spark, pinned, conditions)
+    sentences += [
+        f"{_format_rows(count)} {each.words}" for each, count in zip(conditions, counts, strict=True) if count
+    ]
+    for key in expect.unique:
+        if count := _count_shared(spark, pinned, key):
+            sentences.append(f"{_format_rows(count)} not alone with their {', '.join(key)}, which should be unique")
+    return sentences
+
+
+def _size_failures(rows: int, expect: ExpectPart) -> Iterator[str]:
+    if expect.rows is None:
+        return
+    if rows < expect.rows.min:
+        yield f"there are {rows} rows, fewer than {expect.rows.min}"
+    if expect.rows.max is not None and rows > expect.rows.max:
+        yield f"there are {rows} rows, more than {expect.rows.max}"
+
+
+def _format_rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count} rows are"
+
+
+def _count_each(spark: SparkSession, pinned: PinnedVersion, conditions: Sequence[_Condition]) -> list[int]:
+    """Return how many rows meet each condition; every task counts its own rows for all of them."""
+    if not conditions:
+        return []
+    _, dataset = pinned.open()
+    filters = [each.filter for each in conditions]
+
+    def work(parts: list[FragmentRange]) -> list[str]:
+        table, dataset = pinned.open()
+        return [json.dumps([_to_scan(each).count(table, dataset, parts) for each in filters])]
+
+    with translate_task_errors():
+        result_texts = collect_results(spark, split_fragments(dataset, parallelism(spark), split=False), work)
+    return [sum(each) for each in zip(*map(json.loads, result_texts), strict=True)] or [0] * len(conditions)
+
+
+def _to_scan(filter: str) -> Scan:
+    return Scan(columns=(), filter=filter, with_row_id=True)
+
+
+def _count_shared(spark: SparkSession, pinned: PinnedVersion, key: Sequence[str]) -> int:
+    """Return how many rows have a key that another row has too; null is no key. Spark shuffles the keys."""
+    _, dataset = pinned.open()
+    columns = [field for field in key_schema(dataset.schema, key) if field.name not in (ADDRESS, ROW)]
+    names = [field.name for field in columns]
+    struct = StructType()
+    for field in columns:
+        struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
+
+    def work(parts: list[FragmentRange]) -> Batches:
+        table, dataset = pinned.open()
+        return (batch.select(names) for batch in read_keys(table, dataset, parts, key))
+
+    frame = run_in_tasks(spark, split_fragments(dataset, parallelism(spark), split=True), work, struct).dropna()
+    number = functions.count(functions.lit(1)).alias("number")
+    duplicates = frame.groupBy(*names).agg(number).where("number > 1")
+    with translate_task_errors():
+        [row] = duplicates.agg(functions.sum("number")).collect()
+    return int(row[0] or 0)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancehouse.schema.ddl import SparkType, from_ddl, to_ddl
-from lancehouse.schema.spark import from_spark, to_spark
+from lancehouse.schema.spark import SparkType, from_ddl, from_spark, to_ddl, to_spark
 from lancehouse.schema.walk import schema_error
 
 _COMMENT = "comment"

@@ -1,21 +1,14 @@
-"""Memory of the server process: malloc settings, trimming of freed heaps, and unloading of unused libraries."""
+"""Memory of the server process: malloc settings, trimming of freed heaps, and libraries that are not imported."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-CLIENT = "lance_namespace_urllib3_client"
-"""Package with the protocol's models. It also loads a REST client, whose 500 compiled pydantic schemas take memory."""
-UNUSED = frozenset({"pandas"})
-"""Libraries that pyarrow and lance import if they are installed, and that the server does not use."""
 OURS = frozenset({"iceberg", "polaris", "unity", "lakekeeper", "dir", "rest"})
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Option numbers of glibc's `mallopt`, from malloc.h."""
@@ -29,7 +22,11 @@ LARGE = 4 << 20
 
 
 def share_heaps() -> None:
-    """Limit glibc to two heaps for all threads; by default most threads get one of their own, which never shrinks."""
+    """Limit glibc to two heaps for all threads and for Arrow. To be called before Arrow is imported.
+
+    By default most threads get one of their own, which never shrinks, and Arrow's allocator keeps 5 to 10 MB besides.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for option, value in ((M_ARENA_MAX, 2), (M_TRIM_THRESHOLD, KEPT), (M_MMAP_THRESHOLD, LARGE)):
@@ -64,52 +61,26 @@ def resident_bytes(pid: int | None = None) -> int:
         return 0
 
 
-def unload_rest_client() -> None:
-    """Unload the REST client that comes with the protocol's models.
+def import_lance(implementations: Iterable[str]) -> None:
+    """Import Lance and Arrow without pandas, which takes half a second and 40 MB and is not used by the server.
 
-    Its classes are imported again when they are accessed.
+    If a backend is foreign code, which may use it, nothing is imported here.
     """
-    package = importlib.import_module(CLIENT)
-    api_module = f"{CLIENT}.api"
-    modules_by_name = {
-        name: kind.__module__ for name, kind in vars(package).items() if _is_defined_in(kind, api_module)
-    }
-    for name in modules_by_name:
-        delattr(package, name)
-    for name in [each for each in sys.modules if each == api_module or each.startswith(f"{api_module}.")]:
-        del sys.modules[name]
-    vars(package).pop("api", None)
-
-    def load(name: str) -> Any:
-        if name in modules_by_name:
-            return getattr(importlib.import_module(modules_by_name[name]), name)
-        raise AttributeError(f"module {CLIENT!r} has no attribute {name!r}")
-
-    vars(package)["__getattr__"] = load
-    gc.collect()
-
-
-def _is_defined_in(kind: Any, module: str) -> bool:
-    return isinstance(kind, type) and kind.__module__.startswith(f"{module}.")
-
-
-@contextmanager
-def without_unused_libraries(implementations: Iterable[str]) -> Iterator[None]:
-    """Block imports of `UNUSED` inside the context, unless a backend is foreign code, which may need them."""
     if not all(each in OURS or each.startswith("lancehouse.") for each in implementations):
-        yield
         return
-    finder = _UnusedLibraryFinder()
-    sys.meta_path.insert(0, finder)
+    # None in `sys.modules` would stop Python's imports only: those of Cython would get the None.
+    blocker = _PandasBlocker()
+    sys.meta_path.insert(0, blocker)
     try:
-        yield
+        importlib.import_module("lance")
+        importlib.import_module("pyarrow").array([0])  # looks for pandas the first time, and never again
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path.remove(blocker)
 
 
-class _UnusedLibraryFinder:
-    """Import hook that raises ModuleNotFoundError for the libraries in `UNUSED`."""
+class _PandasBlocker:
+    """Import hook by which pandas seems not to be installed."""
 
     def find_spec(self, name: str, *_: object) -> None:
-        if name in UNUSED and name not in sys.modules:
-            raise ModuleNotFoundError(f"{name} is not used by the server", name=name)
+        if name == "pandas":
+            raise ModuleNotFoundError("the server does not use pandas", name=name)

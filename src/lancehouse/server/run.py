@@ -15,6 +15,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -29,13 +30,14 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import Log, install_logging
 from lancehouse.server.settings import ServerSettings
-from lancehouse.server.startup import StartupApp
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.http.application import App
+    from lancehouse.server.http.asgi import Receive, Scope, Send
     from lancehouse.server.http.auth import Authenticator
+    from lancehouse.server.http.responses import Response
 
 logger = logging.getLogger(__name__)
 
@@ -149,10 +151,10 @@ def ready_line(settings: ServerSettings, listener: socket.socket, warehouses: li
 
 
 def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
-    with process_memory.without_unused_libraries(backend.impl for backend in settings.backends):
-        app = create_app(settings, warehouses, log)
-        # The first request to a warehouse through the gateway would import it, and hold up all others meanwhile.
-        importlib.import_module(WAREHOUSE_CLIENT)
+    process_memory.import_lance(backend.impl for backend in settings.backends)
+    app = create_app(settings, warehouses, log)
+    # The first request to a warehouse through the gateway would import it, and hold up all others meanwhile.
+    importlib.import_module(WAREHOUSE_CLIENT)
     # A garbage collection stops all threads. What is loaded by now stays, so that none need look at it again.
     gc.collect()
     gc.freeze()
@@ -166,8 +168,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.server.api import lance
     from lancehouse.server.console import routes
     from lancehouse.server.http.application import App
-    from lancehouse.server.http.auth import Authenticator
-    from lancehouse.server.http.issuers import IssuerSettings
+    from lancehouse.server.http.auth import Authenticator, IssuerSettings
     from lancehouse.server.http.origins import Origins
 
     database = bootstrap.open_database(settings.db)
@@ -247,7 +248,9 @@ class Server(uvicorn.Server):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 await self._drain()
         except TimeoutError:
-            logger.error("%d requests did not finish in time and are cut", len(self.server_state.tasks))
+            logger.error(
+                "%d requests did not finish in time: their connections are closed", len(self.server_state.tasks)
+            )
             for task in list(self.server_state.tasks):
                 task.cancel()
         if not self.force_exit:
@@ -291,8 +294,6 @@ def run(
     """Serve in this process until a signal comes; a worker passes `send_heartbeat`, which is called every second."""
     from lancehouse.server.http.protocol import create_protocol
 
-    process_memory.share_heaps()
-    process_memory.unload_rest_client()
     # Threads that parse SQL or JSON hold the interpreter for as long as this, each time the event loop needs it.
     sys.setswitchinterval(SWITCH_S)
     log = Log(settings.log_level)
@@ -341,3 +342,60 @@ def die_with(wait_for_parent_end: Callable[[], None]) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+class StartupApp:
+    """An ASGI application that loads the real one in a thread, and passes requests on to it."""
+
+    def __init__(self, create_app: Callable[[], App], on_failure: Callable[[], None]) -> None:
+        """Store `create_app`, which takes seconds; if it fails, `on_failure` is called to end the server."""
+        self._create_app = create_app
+        self._on_failure = on_failure
+        self._app: App | None = None
+        self._app_future: asyncio.Future[App] | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the application is still loading."""
+        return self._app_future is not None and not self._app_future.done()
+
+    def answer_inline(
+        self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str], body: bytes
+    ) -> Response | None:
+        """Answer a read at once, if the application has loaded and can; else None."""
+        return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers, body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, after waiting for the application."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        app = self._app
+        if app is None:
+            assert self._app_future is not None
+            # Shielded, because a request that is cancelled must not cancel the loading for all others.
+            app = self._app = await asyncio.shield(self._app_future)
+        await app(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        executor = ThreadPoolExecutor(1, "loading")
+        self._app_future = asyncio.get_running_loop().run_in_executor(executor, self._create_app)
+        self._app_future.add_done_callback(self._install_app)
+        executor.shutdown(wait=False)
+        await send({"type": "lifespan.startup.complete"})
+        with contextlib.suppress(asyncio.CancelledError):  # a forced stop cancels instead of sending a message
+            await receive()
+        if self._app is not None:
+            self._app.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _install_app(self, future: asyncio.Future[App]) -> None:
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            logger.error("loading failed", exc_info=error)
+            self._on_failure()
+            return
+        self._app = future.result()
+        self._app.start()

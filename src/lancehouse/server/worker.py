@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 
+from lancehouse.server import process_memory
 from lancehouse.server.run import die_with, run
 from lancehouse.server.settings import ServerSettings, warehouse_from_json
 
@@ -30,6 +31,7 @@ def _wait_for_parent_end() -> None:
 
 def main() -> None:
     """Serve on the socket that the parent has bound. The parent has blocked SIGINT: it alone decides when to stop."""
+    process_memory.share_heaps()
     message = json.loads(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=message["socket"])
     warehouses = [warehouse_from_json(warehouse) for warehouse in message["warehouses"]]

@@ -142,14 +142,16 @@ class WorkerSupervisor:
     def _kill_hanging(self, pids: Collection[int]) -> None:
         for worker in self._running:
             if worker.pid in pids and worker.poll() is None:
-                logger.error("worker %d gave no sign of life for %g s and is killed", worker.pid, SILENT_S)
+                logger.error("worker %d did not respond for %g s: it is killed and replaced", worker.pid, SILENT_S)
                 worker.kill()  # a suspended process reacts to no other signal
 
     def _end_large(self) -> None:
         most = self._settings.max_memory
         for worker in self._running if most else ():
             if most and process_memory.resident_bytes(worker.pid) > most and worker.poll() is None:
-                logger.error("worker %d held more than --max-memory, %d bytes, and is killed", worker.pid, most)
+                logger.error(
+                    "worker %d holds more than --max-memory, %d bytes: it is killed and replaced", worker.pid, most
+                )
                 worker.kill()
 
     def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:

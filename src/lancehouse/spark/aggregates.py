@@ -17,10 +17,10 @@ from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.schema.array_conversion import decimal_to_text
-from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, narrow_decimal
-from lancehouse.spark.engine import Batches, run_in_tasks
-from lancehouse.spark.session import parallelism, to_struct
+from lancehouse.spark.engine import Batches, parallelism, run_in_tasks
+from lancehouse.spark.session import to_struct
 
 FUNCTIONS = ("sum", "min", "max", "mean", "count")
 ALL_COLUMNS = "*"

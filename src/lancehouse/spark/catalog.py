@@ -9,10 +9,23 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
-from lancehouse.jobs import arguments
 from lancehouse.jobs.address import TableName
 from lancehouse.jobs.job import ChangeResult
-from lancehouse.jobs.table_jobs import Names, TableJobs
+from lancehouse.jobs.table_jobs import (
+    Names,
+    TableJobs,
+    check_condition,
+    check_flag,
+    check_frame,
+    check_levels,
+    check_names,
+    check_number,
+    check_text,
+    parse_merge_rules,
+    parse_write_options,
+    some_names,
+    some_text,
+)
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.spark import aggregates, listing, merge, session, table_reader, table_writer, vector_search
@@ -75,10 +88,10 @@ class LanceCatalog(TableJobs):
             limit: largest number of rows.
         """
         scan = Scan(
-            arguments.some_names("columns", columns),
-            arguments.check_condition("filter", filter),
-            arguments.check_number("limit", limit),
-            arguments.flag("with_row_id", with_row_id),
+            some_names("columns", columns),
+            check_condition("filter", filter),
+            check_number("limit", limit),
+            check_flag("with_row_id", with_row_id),
         )
         return table_reader.read_table(self.spark, self._address(table), scan, VersionSelector(version, tag, as_of))
 
@@ -90,8 +103,8 @@ class LanceCatalog(TableJobs):
         tag: str | None = None,
         as_of: Time | None = None,
     ) -> int:
-        """Return the number of rows, or of those that match a filter. See `read` for the arguments."""
-        rows = arguments.check_condition("filter", filter)
+        """Return the number of rows, or of those that match a filter. See `read` for the"""
+        rows = check_condition("filter", filter)
         return table_reader.count_rows(self.spark, self._address(table), rows, VersionSelector(version, tag, as_of))
 
     def aggregate(
@@ -115,9 +128,9 @@ class LanceCatalog(TableJobs):
         in the column `count`.
         """
         given = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
-        measures = {name: arguments.some_names(name, columns) for name, columns in given.items()}
-        groups = arguments.check_names("group_by", group_by)
-        aggregation = parse_aggregation(groups, measures, arguments.check_condition("filter", filter))
+        measures = {name: some_names(name, columns) for name, columns in given.items()}
+        groups = check_names("group_by", group_by)
+        aggregation = parse_aggregation(groups, measures, check_condition("filter", filter))
         return aggregates.aggregate(self.spark, self._address(table), aggregation, VersionSelector(version, tag, as_of))
 
     def search(
@@ -164,10 +177,10 @@ class LanceCatalog(TableJobs):
             self._address(table),
             vector,
             k,
-            column=arguments.some_text("column", column),
-            filter=arguments.check_condition("filter", filter),
-            columns=arguments.some_names("columns", columns),
-            metric=arguments.some_text("metric", metric),
+            column=some_text("column", column),
+            filter=check_condition("filter", filter),
+            columns=some_names("columns", columns),
+            metric=some_text("metric", metric),
             effort=SearchEffort(nprobes, refine_factor, ef),
             selector=VersionSelector(version, tag, as_of),
         )
@@ -190,8 +203,8 @@ class LanceCatalog(TableJobs):
             InvalidInputError: another view or a table of the session has one of the names, and `replace` is False; no
                 view was created.
         """
-        levels, begin = arguments.levels("namespace", namespace), arguments.check_text("prefix", prefix)
-        replaces = arguments.flag("replace", replace)
+        levels, begin = check_levels("namespace", namespace), check_text("prefix", prefix)
+        replaces = check_flag("replace", replace)
         return listing.register_views(self.spark, self._catalog, levels, begin, replace=replaces)
 
     # Writing
@@ -202,7 +215,7 @@ class LanceCatalog(TableJobs):
         Raises:
             TableAlreadyExistsError: the table exists.
         """
-        df, write_options = arguments.check_frame(df), arguments.parse_write_options("create", how)
+        df, write_options = check_frame(df), parse_write_options("create", how)
         return table_writer.create(df, self._address(table), write_options)
 
     def append(self, df: DataFrame, table: TableName, **how: Any) -> int:
@@ -220,7 +233,7 @@ class LanceCatalog(TableJobs):
             TableNotFoundError: there is no such table.
             TableSchemaValidationError: the columns do not fit.
         """
-        df, write_options = arguments.check_frame(df), arguments.parse_write_options("append", how)
+        df, write_options = check_frame(df), parse_write_options("append", how)
         return table_writer.append(df, self._address(table), write_options)
 
     def overwrite(self, df: DataFrame, table: TableName, **how: Any) -> int:
@@ -231,7 +244,7 @@ class LanceCatalog(TableJobs):
         Raises:
             ConcurrentModificationError: another writer changed the table meanwhile, which this would undo.
         """
-        df, write_options = arguments.check_frame(df), arguments.parse_write_options("overwrite", how)
+        df, write_options = check_frame(df), parse_write_options("overwrite", how)
         return table_writer.overwrite(df, self._address(table), write_options)
 
     def merge(  # type: ignore[override]
@@ -264,11 +277,11 @@ class LanceCatalog(TableJobs):
                 one.
             ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
-        rules = arguments.parse_merge_rules(when_matched, when_not_matched, delete_by_source)
-        order = () if latest_by is None else arguments.check_names("latest_by", latest_by)
+        rules = parse_merge_rules(when_matched, when_not_matched, delete_by_source)
+        order = () if latest_by is None else check_names("latest_by", latest_by)
         df, keys, write_options = (
-            arguments.check_frame(df),
-            arguments.check_names("on", on),
-            arguments.parse_write_options("merge", how),
+            check_frame(df),
+            check_names("on", on),
+            parse_write_options("merge", how),
         )
         return merge.merge(df, self._address(table), keys, rules, write_options, latest_by=order)

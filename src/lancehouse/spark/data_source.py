@@ -22,15 +22,15 @@ from pyspark.sql.types import StructType
 
 from lancehouse.jobs.address import PinnedVersion
 from lancehouse.jobs.job import find_version_of_same_run
-from lancehouse.lake.fragments import Piece
+from lancehouse.lake.commits import NewFragment
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
-from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
 from lancehouse.spark.engine import Batches
 from lancehouse.spark.session import to_struct
-from lancehouse.spark.sink import Sink
 from lancehouse.spark.streams import LanceStreamReader, LanceStreamWriter, add_version_column
 from lancehouse.spark.table_reader import TaskShare, read_following_batches, to_shares
+from lancehouse.spark.table_writer import Sink
 
 
 class LanceSource(DataSource):  # type: ignore[misc]
@@ -131,7 +131,7 @@ class LanceReader(DataSourceReader):  # type: ignore[misc]
 class WrittenPieces(WriterCommitMessage):  # type: ignore[misc]
     """What a task has written."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[NewFragment]
 
 
 @dataclass(frozen=True, slots=True)

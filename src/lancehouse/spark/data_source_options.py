@@ -15,7 +15,7 @@ from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import WriteOptions
-from lancehouse.lake.fragments import FileLayout
+from lancehouse.lake.commits import FileLayout
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
 from lancehouse.suggestions import find_close

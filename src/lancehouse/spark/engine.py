@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from lancehouse.jobs.engine import ProgressCallback, TaskProgress
-from lancehouse.spark.session import parallelism
 
 T = TypeVar("T")
 Batches = Iterator[pa.RecordBatch]
@@ -26,6 +26,8 @@ Batches = Iterator[pa.RecordBatch]
 RESULT = pa.schema([("result", pa.string())])
 """Arrow schema of the texts that tasks return."""
 RESULT_STRUCT = StructType().add("result", "string")
+PROBE_ROWS = 1 << 16
+"""Number of rows of the range that shows how many tasks a cluster runs at once."""
 INTERVAL_S = 0.2
 """How often a classic session is polled, in seconds."""
 
@@ -35,6 +37,8 @@ _OURS = re.compile(r"^((?:lance_namespace|lancehouse)\.[\w.]+)\.(\w+): ", re.MUL
 _RAISED = re.compile(r"^(?:\S+\.)?(\w+Error): (.*)", re.MULTILINE | re.DOTALL)
 _ABSENT = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTALL)
+
+_tasks: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class SparkEngine:
@@ -57,6 +61,14 @@ class SparkEngine:
 
 
 # Tasks
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once, measured by a small query, as Spark Connect offers no other way."""
+    if spark not in _tasks:
+        numbers = spark.range(PROBE_ROWS).select(functions.spark_partition_id().alias("number"))
+        _tasks[spark] = numbers.agg(functions.max("number")).first()[0] + 1
+    return _tasks[spark]
 
 
 def run_in_tasks(

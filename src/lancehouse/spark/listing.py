@@ -14,12 +14,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
+from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PagedLister, TableAddress, get_client
 from lancehouse.lake import history as lake
+from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import locate_table
 from lancehouse.lake.scans import Scan, VersionSelector
-from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.session import to_struct
 from lancehouse.spark.table_reader import read_table
 
@@ -129,7 +130,7 @@ class _ViewRegistry:
 
     def is_taken(self, name: str, address: TableAddress) -> bool:
         """Return whether a view or table that was not created for this table has the name."""
-        quoted = _quote(name)
+        quoted = quote_name(name)
         if not self._spark.catalog.tableExists(quoted):
             return False
         try:
@@ -140,14 +141,10 @@ class _ViewRegistry:
 
     def create(self, name: str, address: TableAddress, frame: DataFrame) -> None:
         """Create a view, and remember it."""
-        quoted = _quote(name)
+        quoted = quote_name(name)
         frame.createOrReplaceTempView(quoted)
         self._registered[self.normalize_name(name)] = [_table_digest(address), self._spark.table(quoted).semanticHash()]
         self._spark.conf.set(self.SETTING, json.dumps(self._registered))
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _table_digest(address: TableAddress) -> str:

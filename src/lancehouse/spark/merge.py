@@ -13,23 +13,24 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 from pyspark.sql import DataFrame, SparkSession, Window, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
+from lancehouse.identifiers import quote_name
 from lancehouse.jobs import merge as jobs
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
 from lancehouse.jobs.merge import MergeKeys, MergeTasks, require_key_columns
 from lancehouse.jobs.merge_keys import PIECE, SOURCE, TARGET, MergeRules, SelectedRows, match_schema
-from lancehouse.lake.fragments import FileLayout, Piece
+from lancehouse.lake.commits import FileLayout, NewFragment
 from lancehouse.lake.row_changes import ADDRESS, ROW, RowChange, merge_changes
 from lancehouse.lake.scans import split_fragments
 from lancehouse.spark.engine import (
     RESULT_STRUCT,
     SparkEngine,
     collect_texts,
+    parallelism,
     run_in_tasks,
     to_result_batches,
     translate_task_errors,
 )
-from lancehouse.spark.session import parallelism
 from lancehouse.spark.table_reader import VERSION
 from lancehouse.spark.table_writer import new_table_schema, write_frame
 
@@ -83,13 +84,13 @@ class FrameRows:
 
     def select(self, columns: Sequence[str]) -> Self:
         """Return the rows with some of their columns."""
-        return replace(self, frame=self.frame.select(*map(_quote, columns)))
+        return replace(self, frame=self.frame.select(*map(quote_name, columns)))
 
     def new_table_schema(self, how: WriteOptions) -> pa.Schema:
         """Return the schema of a new table for the rows."""
         return new_table_schema(self.frame.schema.jsonValue(), how)
 
-    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows in the frame's own tasks, without a commit."""
         return write_frame(self.frame, job, schema, mode, layout)
 
@@ -114,12 +115,12 @@ def _keep_latest_rows(
     if not latest_by:
         return frame
     _require_order(frame, on, latest_by)
-    keys = [functions.col(_quote(name)) for name in on]
-    order = [functions.col(_quote(name)).desc_nulls_last() for name in latest_by]
+    keys = [functions.col(quote_name(name)) for name in on]
+    order = [functions.col(quote_name(name)).desc_nulls_last() for name in latest_by]
     has_key = reduce(and_, (key.isNotNull() for key in keys))
     rank = functions.rank().over(Window.partitionBy(*keys).orderBy(*order))
     names = {VERSION} if schema is None else {name for name in latest_by if name not in schema.names}
-    columns = [_quote(name) for name in frame.columns if name not in names.intersection(latest_by)]
+    columns = [quote_name(name) for name in frame.columns if name not in names.intersection(latest_by)]
     return frame.withColumn(RANK, rank).where((functions.col(RANK) == 1) | ~has_key).select(*columns)
 
 
@@ -133,10 +134,6 @@ def _require_order(frame: DataFrame, on: Sequence[str], latest_by: Sequence[str]
     for name in latest_by:
         if (kind := frame.schema[name].dataType.typeName()) in UNORDERED:
             raise InvalidInputError(f"latest_by names {name}, and values of type {kind} have no order")
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 @dataclass(frozen=True, slots=True)

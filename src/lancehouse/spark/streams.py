@@ -30,25 +30,25 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lancehouse.jobs.address import MAX_OPENED, PinnedVersion
-from lancehouse.lake.commits import find_version
+from lancehouse.lake.commits import NewFragment, find_version
 from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.fragments import Piece
-from lancehouse.lake.increments import (
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.scans import (
+    MIN_TASK_ROWS,
     AddedFragment,
+    FragmentRange,
     Increment,
     latest_version,
     oldest_version,
     read_increments,
     whole_version,
 )
-from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange
-from lancehouse.schema.lance_to_spark import to_spark_rows
+from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.secrets import redact
 from lancehouse.spark.data_source_options import LATEST, SourceOptions, StreamQuery
 from lancehouse.spark.engine import Batches
-from lancehouse.spark.sink import Sink
 from lancehouse.spark.table_reader import STREAM, VERSION, read_fitting_batches
+from lancehouse.spark.table_writer import Sink
 
 QUERY = "lancehouse.query"
 BATCH = "lancehouse.batch"
@@ -358,7 +358,7 @@ class WrittenBatch(WriterCommitMessage):  # type: ignore[misc]
     """What a task has written, and the sink of its job, which the committing process gets in no other way."""
 
     sink: Sink
-    pieces: Sequence[Piece]
+    pieces: Sequence[NewFragment]
     checkpoint: str | None
     """The id that Spark keeps in the checkpoint, if Spark passed it to the task."""
 

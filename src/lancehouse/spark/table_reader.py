@@ -25,9 +25,9 @@ from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.lake.versions import to_millis
-from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.spark.engine import Batches, collect_results, run_in_tasks
-from lancehouse.spark.session import parallelism, to_struct
+from lancehouse.schema.spark_rows import to_spark_rows
+from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks
+from lancehouse.spark.session import to_struct
 
 MOST_ROWS = (1 << 31) - 1
 """The largest limit that Spark supports."""

@@ -1,24 +1,30 @@
-"""Write DataFrames to Lance tables (create, append, overwrite): tasks write files, the driver makes one commit."""
+"""Write DataFrames, and the rows of data sources, to Lance tables: tasks write files, the driver makes one commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
-from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError, TableAlreadyExistsError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    LanceNamespaceError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
 from pyspark.sql import DataFrame
 
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, undo_declaration
 from lancehouse.lake import commits
+from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.fragments import FileLayout, Piece, locate_table
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.schema.spark import table_schema
-from lancehouse.schema.spark_to_lance import SparkToLance, from_spark_rows
+from lancehouse.schema.spark_rows import SparkToLance, from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
 from lancehouse.spark.engine import RESULT_STRUCT, Batches, collect_texts, to_result_batches, translate_task_errors
 
@@ -57,7 +63,7 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
             return error.version
     dataset = table.open()
     base, schema, base_uuid = dataset.version, dataset.schema, read_transaction_uuid(dataset)
-    job, used = Job(address), list[Piece]()
+    job, used = Job(address), list[NewFragment]()
     try:
         with job.clean_up_after(used):
             used += write_frame(frame, job, schema, "append", how.layout)
@@ -85,21 +91,21 @@ def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int
     dataset = table.open()
     base, base_uuid = dataset.version, read_transaction_uuid(dataset)
     schema = new_table_schema(frame.schema.jsonValue(), how, dataset.schema)
-    job, used = Job(address), list[Piece]()
+    job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
         used += write_frame(frame, job, schema, "overwrite", how.layout)
         commits.require_same_table(table, base, base_uuid)
         return commits.overwrite(table, locate_table(table), schema, used, base, how.properties)
 
 
-def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: FileLayout) -> list[Piece]:
+def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
     """Write the rows of a DataFrame in its own tasks, without a commit.
 
     Args:
         frame: the rows.
         job: the job that they belong to.
         target: the columns of the table.
-        mode: mode of `lake.fragments.write_pieces`.
+        mode: mode of `lake.commits.write_uncommitted`.
         layout: sizes and format of files.
 
     Raises:
@@ -115,7 +121,7 @@ def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout
         )
 
 
-def write_rows(job: Job, batches: Batches, incoming: SparkToLance, mode: str, layout: FileLayout) -> list[Piece]:
+def write_rows(job: Job, batches: Batches, incoming: SparkToLance, mode: str, layout: FileLayout) -> list[NewFragment]:
     """Convert and write rows as Spark passes them to a task; nothing is written if there are none."""
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
@@ -137,7 +143,7 @@ def _create_first_version(
     table, schema = address.to_ref(), new_table_schema(frame.schema.jsonValue(), how)
     empty_dataset(schema, how.layout.data_storage_version)
     declared = declare_table(table)
-    job, used = Job(address), list[Piece]()
+    job, used = Job(address), list[NewFragment]()
     try:
         with job.clean_up_after(used):
             used += write_frame(frame, job, schema, "overwrite", how.layout)
@@ -185,3 +191,93 @@ def _previous_vectors(
                 yield f"{above}{column.name}", dtype.list_size
             case {"type": "struct", "fields": inner}, pa.StructType():
                 yield from _previous_vectors({"fields": inner}, dtype, f"{above}{column.name}.")
+
+
+ATTEMPTED = "commit"
+"""Key of a job's record: it has begun its commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One job that writes rows of Spark to a table; can be sent to other processes."""
+
+    job: Job
+    struct: Mapping[str, Any]
+    """The JSON of the rows' StructType."""
+    schema: pa.Schema
+    """Schema of the table that the rows are written in: the existing one for an append, the new one otherwise."""
+    base: int
+    """The version that was the latest when the job began; 0 if there was none."""
+    base_uuid: str
+    """Uuid of the commit that made it."""
+    replaces: bool
+    """Whether the rows replace all others."""
+    declared: bool
+    """Whether this job declared the table in the catalog."""
+    how: WriteOptions
+
+    @classmethod
+    def begin(cls, address: TableAddress, struct: Mapping[str, Any], how: WriteOptions, *, replaces: bool) -> Self:
+        """Check that the rows fit the table. A missing table is declared.
+
+        Raises:
+            TableSchemaValidationError: the rows do not fit.
+        """
+        table = address.to_ref()
+        try:
+            dataset = table.open()
+        except TableNotFoundError:
+            schema = new_table_schema(struct, how)
+            return cls(Job(address, is_watched=False), struct, schema, 0, "", replaces, declare_table(table), how)
+        schema = new_table_schema(struct, how, dataset.schema) if replaces else dataset.schema
+        from_spark_rows(struct, schema)
+        job, base = Job(address, is_watched=False), dataset.version
+        return cls(job, struct, schema, base, read_transaction_uuid(dataset), replaces, False, how)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[NewFragment]:
+        """Write the rows of a task, without a commit."""
+        mode = "append" if self.base and not self.replaces else "overwrite"
+        return write_rows(self.job, batches, from_spark_rows(self.struct, self.schema), mode, self.how.layout)
+
+    def commit(self, pieces: Iterable[NewFragment], properties: Mapping[str, str]) -> int:
+        """Commit what the tasks wrote as one version; return the version.
+
+        Raises:
+            ConcurrentModificationError: another writer changed or created the table, and its rows would be lost.
+        """
+        table, used = self.job.address.to_ref(), list(pieces)
+        at = locate_table(table)
+        # Spark also calls `abort` after a commit that failed. From here on a failure may mean that the version was
+        # made, so `abort` must not delete its files.
+        self.job.progress().record(ATTEMPTED, [])
+        try:
+            with self.job.clean_up_after(used):
+                if not self.base:
+                    make = commits.create if self.replaces else commits.create_or_append
+                    return make(table, at, self.schema, used, properties)
+                commits.require_same_table(table, self.base, self.base_uuid)
+                if self.replaces:
+                    return commits.overwrite(table, at, self.schema, used, self.base, properties)
+                return commits.append(table, at, used, self.base, properties)
+        except commits.RunAlreadyCommittedError as error:
+            return error.version
+        except commits.CreateConflictError as error:
+            raise create_conflict(table) from error
+
+    def abort(self) -> None:
+        """Remove what the tasks wrote. Spark also calls this after a commit that failed.
+
+        If it is not known whether that commit was made, the files stay.
+        """
+        notes = self.job.progress()
+        if ATTEMPTED in notes.read_records():
+            notes.clear()
+            return
+        self.discard()
+        if self.declared:
+            undo_declaration(self.job.address.to_ref())
+
+    def discard(self) -> None:
+        """Remove all that the tasks wrote."""
+        with self.job.clean_up_after([]):
+            pass

@@ -19,9 +19,9 @@ from lancehouse.lake.vector_search import (
     has_vector_index,
     resolve_vector_column,
 )
-from lancehouse.schema.lance_to_spark import to_spark_rows
-from lancehouse.spark.engine import Batches, collect_results, run_in_tasks, translate_task_errors
-from lancehouse.spark.session import parallelism, to_struct
+from lancehouse.schema.spark_rows import to_spark_rows
+from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks, translate_task_errors
+from lancehouse.spark.session import to_struct
 
 
 def search(

@@ -556,12 +556,12 @@ class _PendingWrite:
         self._woken.acquire()
 
 
-def retry_while_busy(step: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+def retry_while_busy(step: Callable[[], object]) -> None:
     """Repeat a step while another process holds the lock.
 
     SQLite's own busy handler sleeps for up to 100 ms at a time, during which others get ahead.
     """
-    deadline = monotonic() + patience_s
+    deadline = monotonic() + PATIENCE_S
     while True:
         try:
             step()

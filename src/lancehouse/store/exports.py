@@ -16,9 +16,6 @@ TOUCHED = 64
 """Copies that one statement marks."""
 
 EXPORTS = select(x.c.id, *(x.c[name] for name in COLUMNS))
-FIND = Statement(
-    EXPORTS.where(x.c.table_uuid == bindparam("uuid"), x.c.version == bindparam("wanted")).order_by(x.c.id)
-)
 OF_TABLE = Statement(EXPORTS.where(x.c.table_uuid == bindparam("uuid")).order_by(x.c.id))
 OLDEST = Statement(
     EXPORTS.where(x.c.warehouse == bindparam("place"), x.c.planned_ms < bindparam("before"))
@@ -35,11 +32,6 @@ TOUCH = Statement(
 )
 SIZE = Statement(select(func.sum(x.c.bytes)).where(x.c.warehouse == bindparam("place")))
 DELETE = Statement(delete(x).where(x.c.id == bindparam("export"), x.c.planned_ms < bindparam("before")))
-
-
-def list_version_exports(tx: Tx, table_uuid: str, version: str) -> list[ExportRow]:
-    """Return the copies of a table whose `version` column has this value."""
-    return [ExportRow(*row) for row in tx.fetch_all(FIND, {"uuid": table_uuid, "wanted": version})]
 
 
 def list_exports(tx: Tx, table_uuid: str) -> list[ExportRow]:

@@ -1,4 +1,4 @@
-"""Requests and responses of Iceberg REST, as far as clients of Lance tables need them."""
+"""Requests and responses of Iceberg REST, as far as clients of Lance tables need them, and of generic tables."""
 
 from __future__ import annotations
 
@@ -164,3 +164,38 @@ class Token(KebabModel):
 
     access_token: str = Field(alias="access_token", repr=False, pattern=r"^[\x21-\x7e]+$")
     expires_in: float | None = Field(default=None, alias="expires_in")
+
+
+class GenericTable(KebabModel):
+    """A table of any format; also the request that creates it."""
+
+    name: str
+    format: str
+    base_location: str | None = None
+    doc: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class LoadedGenericTable(KebabModel):
+    """Answer of load and create."""
+
+    table: GenericTable
+    storage_access_configs: list[StorageCredential] | None = None
+    """Polaris: vended credentials."""
+    storage_credentials: list[StorageCredential] | None = None
+    """Lakekeeper: vended credentials."""
+    config: dict[str, str] | None = None
+    """Lakekeeper: how to reach the storage."""
+
+
+class GenericTableName(KebabModel):
+    """A generic table in a list; Lakekeeper tells its format."""
+
+    name: str
+    format: str | None = None
+
+
+class GenericTablePage(Paged, KebabModel):
+    """One page of a list of generic tables."""
+
+    identifiers: list[GenericTableName] | None = None

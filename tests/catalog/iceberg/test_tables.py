@@ -24,7 +24,6 @@ from lance_namespace.errors import (
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
-from lancehouse.catalog.iceberg import metadata_parser as iceberg_reading
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.tables import IcebergTableMetadata
 from lancehouse.catalog.warehouse_files import WarehouseFiles
@@ -565,7 +564,7 @@ def test_a_file_is_unpacked_no_further_than_is_allowed(monkeypatch: pytest.Monke
     md = table()
     raw = iceberg_tables.dump(md)
     most = len(raw) + 3_000_000
-    monkeypatch.setattr(iceberg_reading, "MAX_BYTES", most)
+    monkeypatch.setattr(iceberg_tables, "MAX_BYTES", most)
     assert iceberg_tables.parse(gzip.compress(raw + b" " * 3_000_000)) == md
     tracemalloc.start()
     with pytest.raises(InvalidInputError, match="bytes when unpacked, which is the most that is read"):

@@ -16,7 +16,7 @@ from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.warehouses import Warehouse
 
 
-class Client(RestCatalog):
+class ScanClient(RestCatalog):
     """Reads tables as pyiceberg does from a REST catalog that plans on the server."""
 
     def __init__(self, catalog: Catalog, warehouse: Warehouse, properties: dict[str, str] | None = None) -> None:

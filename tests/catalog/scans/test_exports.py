@@ -39,7 +39,7 @@ def exports(catalog: Catalog) -> Exports:
     return Exports(catalog.database, cache_bytes=1 << 30)
 
 
-def wanted(version: VersionExporter, columns: frozenset[int] = ALL) -> list[ExportRequest]:
+def export_requests(version: VersionExporter, columns: frozenset[int] = ALL) -> list[ExportRequest]:
     return [ExportRequest(fragment, columns, range(fragment.rows)) for fragment in version.fragments]
 
 
@@ -58,21 +58,21 @@ def age(catalog: Catalog, rows: list[ExportRow], by_ms: int) -> None:
 
 
 def test_what_was_made_is_found(catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter) -> None:
-    assert exports.find(main, TABLE, wanted(version)) == wanted(version)
-    made = exports.create(main, TABLE, version, wanted(version))
+    assert exports.find(main, TABLE, export_requests(version)) == export_requests(version)
+    made = exports.create(main, TABLE, version, export_requests(version))
     assert [row.rows for row in made] == [10, 10, 10]
     assert [row.bytes for row in made] == [local(row).stat().st_size for row in made]
     assert all(str(local(row)).startswith(f"{main.location}/.lancehouse/{TABLE}/") for row in made)
     assert pq.read_table(local(made[1]))["a"].to_pylist() == [*range(10, 20)]
-    assert exports.find(main, TABLE, wanted(version)) == made
-    assert exports.find(main, TABLE, wanted(version, frozenset({2}))) == made
-    more = wanted(version, frozenset({2, 3}))
+    assert exports.find(main, TABLE, export_requests(version)) == made
+    assert exports.find(main, TABLE, export_requests(version, frozenset({2}))) == made
+    more = export_requests(version, frozenset({2, 3}))
     assert exports.find(main, TABLE, more) == more
-    assert exports.find(main, "another table", wanted(version)) == wanted(version)
+    assert exports.find(main, "another table", export_requests(version)) == export_requests(version)
 
 
 def test_copies_of_some_rows_are_put_together(main: Warehouse, exports: Exports, version: VersionExporter) -> None:
-    whole = wanted(version)[0]
+    whole = export_requests(version)[0]
     (middle,) = exports.create(main, TABLE, version, [whole.with_rows(range(3, 6))])
     assert pq.read_table(local(middle))["a"].to_pylist() == [3, 4, 5]
     expected = [whole.with_rows(range(3)), middle, whole.with_rows(range(6, 10))]
@@ -89,11 +89,11 @@ def test_copies_of_some_rows_are_put_together(main: Warehouse, exports: Exports,
 def test_a_copy_of_an_earlier_program_has_the_whole_fragment(
     catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    (made,) = exports.create(main, TABLE, version, wanted(version)[:1])
+    (made,) = exports.create(main, TABLE, version, export_requests(version)[:1])
     values = {**asdict(made), "version": version.fragments[0].digest, "bytes": made.bytes - 1}
     values.pop("id")
     early = catalog.database.write(lambda tx: export_rows.insert_export(tx, **values))
-    assert exports.find(main, TABLE, wanted(version)[:1]) == [early]
+    assert exports.find(main, TABLE, export_requests(version)[:1]) == [early]
 
 
 def test_threads_that_want_the_same_share_one_copy(
@@ -107,7 +107,7 @@ def test_threads_that_want_the_same_share_one_copy(
 
     monkeypatch.setattr(VersionExporter, "write", write)
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: exports.create(main, TABLE, version, wanted(version)[:1]), range(2)))
+        made = list(pool.map(lambda _: exports.create(main, TABLE, version, export_requests(version)[:1]), range(2)))
     assert made[0] == made[1]
     assert len(rows_of(catalog)) == 1
 
@@ -115,7 +115,7 @@ def test_threads_that_want_the_same_share_one_copy(
 def test_the_cache_keeps_to_its_limit_but_keeps_what_was_planned_within_the_hour(
     catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.create(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, export_requests(version))
     small = Exports(catalog.database, cache_bytes=made[0].bytes + 1)
     small.trim(main)
     assert len(rows_of(catalog)) == 3
@@ -129,7 +129,7 @@ def test_the_cache_keeps_to_its_limit_but_keeps_what_was_planned_within_the_hour
 def test_the_one_unused_for_longest_goes_first(
     catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.create(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, export_requests(version))
     for place, row in enumerate(made):
         age(catalog, [row], KEPT_MS + 1000 * (place + 1))
     Exports(catalog.database, cache_bytes=sum(row.bytes for row in made) - 1).trim(main)
@@ -139,9 +139,9 @@ def test_the_one_unused_for_longest_goes_first(
 def test_a_copy_that_a_plan_names_anew_is_kept(
     catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.create(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, export_requests(version))
     age(catalog, made, KEPT_MS + 5000)
-    exports.find(main, TABLE, wanted(version)[:1])
+    exports.find(main, TABLE, export_requests(version)[:1])
     Exports(catalog.database, cache_bytes=0).trim(main)
     assert [row.id for row in rows_of(catalog)] == [made[0].id]
 
@@ -149,16 +149,16 @@ def test_a_copy_that_a_plan_names_anew_is_kept(
 def test_copies_that_somebody_removed_are_made_again(
     catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    made = exports.create(main, TABLE, version, wanted(version))
+    made = exports.create(main, TABLE, version, export_requests(version))
     local(made[1]).unlink()
-    assert exports.find(main, TABLE, wanted(version)) == [made[0], wanted(version)[1], made[2]]
+    assert exports.find(main, TABLE, export_requests(version)) == [made[0], export_requests(version)[1], made[2]]
     assert len(rows_of(catalog)) == 2
 
 
 def test_files_that_nobody_knows_are_swept(
     catalog: Catalog, main: Warehouse, exports: Exports, version: VersionExporter
 ) -> None:
-    (made,) = exports.create(main, TABLE, version, wanted(version)[:1])
+    (made,) = exports.create(main, TABLE, version, export_requests(version)[:1])
     folder = local(made).parent
     old, young, unfinished = folder / "9-old.parquet", folder / "9-young.parquet", folder / ".9-x.parquet.tmp"
     for file in (old, young, unfinished):
@@ -186,7 +186,7 @@ def test_the_cache_may_be_elsewhere(
 ) -> None:
     place = tmp_path / "elsewhere with a space" / "a#b"
     moved = Warehouse(main.id, main.name, main.location, cache=str(place))
-    (made,) = exports.create(moved, TABLE, version, wanted(version)[:1])
+    (made,) = exports.create(moved, TABLE, version, export_requests(version)[:1])
     assert made.path.startswith(str(place))
     assert pq.read_table(made.path).num_rows == 10
 
@@ -196,7 +196,7 @@ def test_tidying_follows_each_copy(
 ) -> None:
     monkeypatch.setattr(module, "KEPT_MS", -1)
     exports = Exports(catalog.database, cache_bytes=0)
-    exports.create(main, TABLE, version, wanted(version))
+    exports.create(main, TABLE, version, export_requests(version))
     exports.close()
     exports.trim(main)
     assert rows_of(catalog) == []

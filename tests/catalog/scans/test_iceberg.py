@@ -104,7 +104,7 @@ def tables(tmp_path: Path) -> SqlCatalog:
     return sql_catalog(tmp_path)
 
 
-def made(tables: SqlCatalog, spec: PartitionSpec, **more: Any) -> Table:
+def create_table(tables: SqlCatalog, spec: PartitionSpec, **more: Any) -> Table:
     table = tables.create_table("db.t", SCHEMA, partition_spec=spec, **more)
     for some in (rows(0, 12), rows(100, 104)):
         append(table, some) if len(spec.fields) > 1 else table.append(some)
@@ -133,7 +133,7 @@ FILTERS: list[BooleanExpression | None] = [
 def test_files_and_rows_are_those_of_pyiceberg_itself(
     tables: SqlCatalog, spec: str, where: BooleanExpression | None
 ) -> None:
-    table = made(tables, SPECS[spec])
+    table = create_table(tables, SPECS[spec])
     scan = table.scan() if where is None else table.scan(row_filter=where)
     answer = plan(table.metadata, IO, request(where), has_nulls=False)
     own = {task.file.file_path: task for task in scan.plan_files()}
@@ -147,7 +147,7 @@ def test_files_and_rows_are_those_of_pyiceberg_itself(
 
 
 def test_partitions_in_json(tables: SqlCatalog) -> None:
-    table = made(tables, SPECS["many"])
+    table = create_table(tables, SPECS["many"])
     where = And(EqualTo("id", 3), EqualTo("price", Decimal("0.25")))
     found = plan(table.metadata, IO, request(where))["file-scan-tasks"]
     task = next(task for task in found if task["data-file"]["partition"][0::2] == ["2024-01-01", None])
@@ -162,7 +162,7 @@ def test_partitions_in_json(tables: SqlCatalog) -> None:
 
 
 def test_nothing_is_left_to_filter_where_the_partition_says_it(tables: SqlCatalog) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     answer = plan(table.metadata, IO, request(EqualTo("name", "aa")))
     assert [task["residual-filter"] for task in answer["file-scan-tasks"]] == [True, True]
     whole = plan(table.metadata, IO, request())
@@ -170,7 +170,7 @@ def test_nothing_is_left_to_filter_where_the_partition_says_it(tables: SqlCatalo
 
 
 def test_time_travel_and_changed_schemas(tables: SqlCatalog) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     first = table.metadata.snapshots[0].snapshot_id
     with table.update_schema() as update:
         update.rename_column("id", "number")
@@ -195,7 +195,7 @@ def test_time_travel_and_changed_schemas(tables: SqlCatalog) -> None:
 
 
 def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
-    table = made(tables, SPECS["unpartitioned"])
+    table = create_table(tables, SPECS["unpartitioned"])
     second, first = (task.file.file_path for task in table.scan().plan_files())
     assert "00000-0" in first
     deletes = [position_deletes(tmp_path, first, [0, 1]), position_deletes(tmp_path, second, [3])]
@@ -208,7 +208,7 @@ def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
 
 
 def test_position_deletes_do_not_reach_later_files_or_other_partitions(tables: SqlCatalog, tmp_path: Path) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     deletes = [position_deletes(tmp_path, "file:///elsewhere", [0], partition=Record("aa"))]
     table.metadata = with_deletes(table, deletes)
     answer = plan(table.metadata, IO, request())
@@ -219,7 +219,7 @@ def test_position_deletes_do_not_reach_later_files_or_other_partitions(tables: S
 
 
 def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     file = tmp_path / "eq.parquet"
     everywhere = delete_file(file, DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1], partition=Record("bb"))
     metadata = with_deletes(table, [everywhere])
@@ -239,7 +239,7 @@ def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
 
 
 def test_equality_deletes_without_partition_reach_all_that_is_older(tables: SqlCatalog, tmp_path: Path) -> None:
-    table = made(tables, SPECS["unpartitioned"])
+    table = create_table(tables, SPECS["unpartitioned"])
     delete = delete_file(tmp_path / "eq.parquet", DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1, 2])
     metadata = with_deletes(table, [delete])
     assert [task["delete-file-references"] for task in plan(metadata, IO, request())["file-scan-tasks"]] == [
@@ -251,7 +251,7 @@ def test_equality_deletes_without_partition_reach_all_that_is_older(tables: SqlC
 
 
 def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
-    table = made(tables, SPECS["unpartitioned"])
+    table = create_table(tables, SPECS["unpartitioned"])
     first, second = (task.file.file_path for task in table.scan().plan_files())
     vector = delete_file(
         tmp_path / "v.puffin",
@@ -286,7 +286,7 @@ def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path:
 
 
 def test_statistics_are_told_of_the_fields_asked_for(tables: SqlCatalog) -> None:
-    table = made(tables, SPECS["unpartitioned"])
+    table = create_table(tables, SPECS["unpartitioned"])
     file = plan(table.metadata, IO, request(stats_fields=["id"]))["file-scan-tasks"][-1]["data-file"]
     assert file["value-counts"] == {"keys": [1], "values": [12]}
     assert file["lower-bounds"] == {"keys": [1], "values": ["0000000000000000"]}
@@ -294,24 +294,24 @@ def test_statistics_are_told_of_the_fields_asked_for(tables: SqlCatalog) -> None
 
 
 def test_incremental_scans_have_what_was_appended(tables: SqlCatalog) -> None:
-    table = made(tables, SPECS["unpartitioned"])
+    table = create_table(tables, SPECS["unpartitioned"])
     table.delete("id = 1")
     table.append(rows(300, 302))
     ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
 
-    def found(start: int, end: int) -> int:
+    def count_records(start: int, end: int) -> int:
         answer = plan(table.metadata, IO, request(start_snapshot_id=start, end_snapshot_id=end))
         return sum(task["data-file"]["record-count"] for task in answer["file-scan-tasks"])
 
-    assert found(ids[0], ids[1]) == 4
-    assert found(ids[0], ids[-1]) == 6
-    assert found(ids[1], ids[2]) == 0
+    assert count_records(ids[0], ids[1]) == 4
+    assert count_records(ids[0], ids[-1]) == 6
+    assert count_records(ids[1], ids[2]) == 0
     with pytest.raises(InvalidInputError, match="is not a parent ancestor"):
-        found(ids[2], ids[1])
+        count_records(ids[2], ids[1])
 
 
 def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     monkeypatch.setattr(iceberg, "FILES", 4)
     where = GreaterThan("id", 1)
     answer = plan(table.metadata, IO, request(where))
@@ -323,14 +323,14 @@ def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pyte
         tasks(table.metadata, IO, {"request": {}, "manifests": ["/etc/passwd"]})
 
 
-def relisted(metadata: TableMetadata, manifest_list: str) -> TableMetadata:
+def with_manifest_list(metadata: TableMetadata, manifest_list: str) -> TableMetadata:
     """The table with another manifest list in its current snapshot."""
     *others, last = metadata.snapshots
     listed = last.model_copy(update={"manifest_list": manifest_list})
     return metadata.model_copy(update={"snapshots": [*others, listed]})
 
 
-def listed(table: Table) -> Path:
+def manifest_list_path(table: Table) -> Path:
     snapshot = table.metadata.current_snapshot()
     assert snapshot is not None
     return Path(snapshot.manifest_list.removeprefix("file://"))
@@ -348,10 +348,10 @@ def listed(table: Table) -> Path:
 def test_manifest_lists_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, place: str) -> None:
     victim = tables.create_table("db.victim", SCHEMA)
     victim.append(rows(0, 3))
-    table = made(tables, SPECS["unpartitioned"])
-    other, own = listed(victim), Path(table.location().removeprefix("file://"))
+    table = create_table(tables, SPECS["unpartitioned"])
+    other, own = manifest_list_path(victim), Path(table.location().removeprefix("file://"))
     (own / "link").symlink_to(other.parent)
-    metadata = relisted(table.metadata, place.format(other=other, own=own))
+    metadata = with_manifest_list(table.metadata, place.format(other=other, own=own))
     words = rf"^snapshot {metadata.current_snapshot_id}: its manifest list lies neither below the table's location nor"
     with pytest.raises(InvalidInputError, match=words) as caught:
         plan(metadata, IO, request())
@@ -384,7 +384,7 @@ def test_another_tables_manifests_are_reached_by_no_commit_and_no_registration(
 
 
 def test_manifests_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, tmp_path: Path) -> None:
-    table = made(tables, SPECS["unpartitioned"])
+    table = create_table(tables, SPECS["unpartitioned"])
     metadata = with_deletes(table, [position_deletes(tmp_path, "x", [0])], folder=f"file://{tmp_path}")
     with pytest.raises(
         InvalidInputError, match=rf"^snapshot {metadata.current_snapshot_id}: its manifest lies neither"
@@ -394,15 +394,15 @@ def test_manifests_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, t
 
 @pytest.mark.parametrize("form", ["{path}", "file:{path}", "file://{path}"])
 def test_a_tables_own_manifest_list_may_be_written_in_any_form(tables: SqlCatalog, form: str) -> None:
-    table = made(tables, SPECS["unpartitioned"])
-    metadata = relisted(table.metadata, form.format(path=listed(table)))
+    table = create_table(tables, SPECS["unpartitioned"])
+    metadata = with_manifest_list(table.metadata, form.format(path=manifest_list_path(table)))
     assert len(plan(metadata, IO, request())["file-scan-tasks"]) == 2
 
 
 def test_manifests_below_the_metadata_path(tables: SqlCatalog, tmp_path: Path) -> None:
     path = {"write.metadata.path": f"{tmp_path}/beside"}
-    table = made(tables, SPECS["unpartitioned"], properties=path)
-    assert listed(table).parent == tmp_path / "beside"
+    table = create_table(tables, SPECS["unpartitioned"], properties=path)
+    assert manifest_list_path(table).parent == tmp_path / "beside"
     assert len(plan(table.metadata, IO, request())["file-scan-tasks"]) == 2
     with pytest.raises(InvalidInputError, match=r"its write\.metadata\.path"):
         plan(table.metadata.model_copy(update={"properties": {}}), IO, request())
@@ -429,18 +429,18 @@ SPOILT: list[Callable[[Path], object]] = [
 @pytest.mark.parametrize("spoil", SPOILT)
 @pytest.mark.parametrize("which", ["list", "manifest"])
 def test_a_manifest_that_is_gone_or_broken(tables: SqlCatalog, spoil: Callable[[Path], object], which: str) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     snapshot = table.metadata.current_snapshot()
     assert snapshot is not None
     manifest = snapshot.manifests(IO)[0].manifest_path
-    path = str(listed(table)) if which == "list" else manifest.removeprefix("file://")
+    path = str(manifest_list_path(table)) if which == "list" else manifest.removeprefix("file://")
     spoil(Path(path))
     with pytest.raises(MetadataNotFoundError, match=rf"^Failed to open input stream for file: (file://)?{path}$"):
         plan(table.metadata, IO, request())
 
 
 def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = made(tables, SPECS["identity"])
+    table = create_table(tables, SPECS["identity"])
     monkeypatch.setattr(iceberg, "FILES", 4)
     terms = [{"type": "eq", "term": "id", "value": number} for number in range(1, 2000)]
     left, right = terms[0], terms[-1]
@@ -459,7 +459,7 @@ def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest
         assert ids.filter(expression_to_pyarrow(bound))["id"].to_pylist() == [*range(1, 2000)]
 
 
-def nested(levels: int, **more: Any) -> Any:
+def nested_filter(levels: int, **more: Any) -> Any:
     made: Any = {"type": "eq", "term": "id", "value": 1, **more}
     for level in range(levels):
         made = {"type": ("and", "or")[level % 2], "left": made, "right": {"type": "is-null", "term": "id"}}
@@ -481,10 +481,10 @@ def lists(levels: int) -> Any:
 
 
 def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
-    table = made(tables, SPECS["unpartitioned"])
-    fine = plan(table.metadata, IO, ScanRequest.from_json({"filter": nested(99), "unknown": lists(900)}))
+    table = create_table(tables, SPECS["unpartitioned"])
+    fine = plan(table.metadata, IO, ScanRequest.from_json({"filter": nested_filter(99), "unknown": lists(900)}))
     orjson.dumps(fine)
-    for deep in (nested(100), nested(900), transforms(400), nested(0, unknown=lists(400))):
+    for deep in (nested_filter(100), nested_filter(900), transforms(400), nested_filter(0, unknown=lists(400))):
         with pytest.raises(InvalidInputError, match="the filter is nested more than 100 levels deep: simplify it"):
             plan(table.metadata, IO, ScanRequest.from_json({"filter": deep}))
     with pytest.raises(PlanTaskNotFoundError):

@@ -27,8 +27,8 @@ from lancehouse.catalog.scans.exports import ExportFiles
 from lancehouse.catalog.scans.scan_requests import encode_task
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import to_iceberg_config
-from lancehouse.lake import chunked_fragment, parquet_export
-from tests.catalog.scans.clients import Client
+from lancehouse.lake import chunked_scan, parquet_export
+from tests.catalog.scans.clients import ScanClient
 from tests.catalog.scans.predicates import (
     And,
     EqualTo,
@@ -52,9 +52,9 @@ LEVELS = ("db",)
 
 
 @pytest.fixture
-def client(catalog: Catalog, main: Warehouse, caller: Caller) -> Client:
+def client(catalog: Catalog, main: Warehouse, caller: Caller) -> ScanClient:
     catalog.namespaces.create(caller, main, LEVELS, {})
-    return Client(catalog, main)
+    return ScanClient(catalog, main)
 
 
 def numbers(first: int, last: int) -> pa.Table:
@@ -77,7 +77,7 @@ def numbers(first: int, last: int) -> pa.Table:
     )
 
 
-def add_table(client: Client) -> lance.LanceDataset:
+def add_table(client: ScanClient) -> lance.LanceDataset:
     """Four fragments of ten rows, of which two are deleted."""
     location = f"{client.warehouse.location}/db/t"
     lance.write_dataset(numbers(0, 20), location, max_rows_per_file=10)
@@ -90,20 +90,20 @@ def add_table(client: Client) -> lance.LanceDataset:
 
 
 @pytest.fixture
-def table(client: Client) -> lance.LanceDataset:
+def table(client: ScanClient) -> lance.LanceDataset:
     """The table `db.t`, in a catalog of the test's own."""
     return add_table(client)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScanClient]:
     """A catalog with the table `db.t`, for tests that only read."""
     folder = tmp_path_factory.mktemp("shared")
     database = open_database(f"sqlite:///{folder / 'catalog.db'}")
     given = Warehouse(0, "main", str(folder / "main"))
     Path(given.location).mkdir()
     catalog = Catalog(database, record_warehouses(database, [given], given))
-    client = Client(catalog, catalog.warehouses["main"])
+    client = ScanClient(catalog, catalog.warehouses["main"])
     catalog.namespaces.create(client.caller, client.warehouse, LEVELS, {})
     add_table(client)
     yield client
@@ -112,9 +112,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def whole(shared: Client) -> pa.Table:
+def whole(shared_client: ScanClient) -> pa.Table:
     """All rows, as pyiceberg reads them."""
-    return shared.table("db", "t").scan().to_arrow()
+    return shared_client.table("db", "t").scan().to_arrow()
 
 
 EMPTY: dict[str, Any] = {"type": "struct", "schema-id": 0, "fields": []}
@@ -163,17 +163,17 @@ FILTERS: list[tuple[BooleanExpression, int]] = [
 
 @pytest.mark.parametrize(("where", "left"), FILTERS, ids=lambda case: str(case)[:60])
 def test_rows_are_those_that_pyiceberg_finds_in_the_whole_table(
-    shared: Client, whole: pa.Table, where: BooleanExpression, left: int
+    shared_client: ScanClient, whole: pa.Table, where: BooleanExpression, left: int
 ) -> None:
     assert whole.num_rows == 38
-    expected = filtered(shared, whole, where)
-    scan = shared.table("db", "t").scan(row_filter=where)
+    expected = filter_rows(shared_client, whole, where)
+    scan = shared_client.table("db", "t").scan(row_filter=where)
     assert repr(scan.to_arrow().sort_by("id").to_pylist()) == repr(expected)
-    assert len(files(shared.answers[-1:])) == left
+    assert len(files(shared_client.answers[-1:])) == left
     assert scan.count() == len(expected)
 
 
-def filtered(client: Client, whole: pa.Table, where: BooleanExpression) -> list[dict[str, Any]]:
+def filter_rows(client: ScanClient, whole: pa.Table, where: BooleanExpression) -> list[dict[str, Any]]:
     """What pyiceberg makes of a filter by itself, once it has all rows."""
     if isinstance(where, AlwaysTrue):
         return whole.sort_by("id").to_pylist()
@@ -181,7 +181,7 @@ def filtered(client: Client, whole: pa.Table, where: BooleanExpression) -> list[
     return whole.filter(expression_to_pyarrow(bind(schema, where, True), schema)).sort_by("id").to_pylist()
 
 
-def test_only_the_columns_asked_for_are_copied(client: Client, table: lance.LanceDataset) -> None:
+def test_only_the_columns_asked_for_are_copied(client: ScanClient, table: lance.LanceDataset) -> None:
     scan = client.table("db", "t").scan(row_filter=EqualTo("name", "name 12"), selected_fields=("id", "nested.x"))
     assert scan.to_arrow().to_pylist() == [{"id": 12, "nested": {"x": 12}}]
     (path,) = files(client.answers)
@@ -189,7 +189,7 @@ def test_only_the_columns_asked_for_are_copied(client: Client, table: lance.Lanc
 
 
 def test_copies_are_used_again_for_fewer_columns_and_in_later_versions(
-    client: Client, table: lance.LanceDataset
+    client: ScanClient, table: lance.LanceDataset
 ) -> None:
     client.table("db", "t").scan(selected_fields=("id", "name")).to_arrow()
     first = files(client.answers)
@@ -201,11 +201,11 @@ def test_copies_are_used_again_for_fewer_columns_and_in_later_versions(
 
 
 @pytest.mark.parametrize(("snapshot", "count"), [(1, 20), (2, 40), (3, 38), (None, 38)])
-def test_time_travel(shared: Client, snapshot: int | None, count: int) -> None:
-    assert shared.table("db", "t").scan(snapshot_id=snapshot).to_arrow().num_rows == count
+def test_time_travel(shared_client: ScanClient, snapshot: int | None, count: int) -> None:
+    assert shared_client.table("db", "t").scan(snapshot_id=snapshot).to_arrow().num_rows == count
 
 
-def test_tags_and_branches(client: Client, table: lance.LanceDataset) -> None:
+def test_tags_and_branches(client: ScanClient, table: lance.LanceDataset) -> None:
     table.tags.create("first", 1)
     branch = table.create_branch("experiment", 2)
     lance.write_dataset(numbers(100, 103), branch, mode="append")
@@ -214,7 +214,7 @@ def test_tags_and_branches(client: Client, table: lance.LanceDataset) -> None:
     assert loaded.scan().use_ref("experiment").to_arrow().num_rows == 43
 
 
-def test_a_column_that_an_old_version_has_not_is_null(client: Client, table: lance.LanceDataset) -> None:
+def test_a_column_that_an_old_version_has_not_is_null(client: ScanClient, table: lance.LanceDataset) -> None:
     table.add_columns({"twice": "id * 2"})
     table.alter_columns({"path": "name", "name": "title"})
     loaded = client.table("db", "t")
@@ -225,7 +225,7 @@ def test_a_column_that_an_old_version_has_not_is_null(client: Client, table: lan
     assert new.to_pylist() == [{"title": "name 12"}]
 
 
-def test_a_table_without_rows_or_without_data(client: Client, main: Warehouse, caller: Caller) -> None:
+def test_a_table_without_rows_or_without_data(client: ScanClient, main: Warehouse, caller: Caller) -> None:
     fields = [{"id": 1, "name": "id", "type": "long", "required": False}]
     request = {"schema": {**EMPTY, "fields": fields}, "properties": {"table_type": "lance"}}
     client.served.tables.create(caller, main, LEVELS, {"name": "declared", **request})
@@ -237,7 +237,7 @@ def test_a_table_without_rows_or_without_data(client: Client, main: Warehouse, c
 
 
 def test_a_dataset_that_was_made_anew_is_not_mixed_up_with_the_one_before(
-    client: Client, table: lance.LanceDataset
+    client: ScanClient, table: lance.LanceDataset
 ) -> None:
     client.table("db", "t").scan().to_arrow()
     shutil.rmtree(table.uri)
@@ -246,7 +246,7 @@ def test_a_dataset_that_was_made_anew_is_not_mixed_up_with_the_one_before(
 
 
 def test_what_takes_long_is_left_to_plan_tasks(
-    client: Client, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
+    client: ScanClient, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lance_scans, "COPIES", 2)
     lance.write_dataset(numbers(40, 50), table.uri, mode="append")
@@ -258,7 +258,7 @@ def test_what_takes_long_is_left_to_plan_tasks(
     assert scan.count() == 44
 
 
-def test_a_large_fragment_comes_in_several_files(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_fragment_comes_in_several_files(client: ScanClient, monkeypatch: pytest.MonkeyPatch) -> None:
     location = f"{client.warehouse.location}/db/large"
     lance.write_dataset(numbers(0, 200), location).delete("id % 10 = 3")
     request = {"name": "large", "location": location, "schema": EMPTY, "properties": {"table_type": "lance"}}
@@ -275,7 +275,7 @@ def test_a_large_fragment_comes_in_several_files(client: Client, monkeypatch: py
     monkeypatch.setattr(lance_scans, "COPIED_BYTES", 1 << 20)
     monkeypatch.setattr(parquet_export, "FILE_BYTES", 1)
     monkeypatch.setattr(parquet_export, "ROW_GROUP_BYTES", 1)
-    monkeypatch.setattr(chunked_fragment, "BATCH_ROWS", 50)
+    monkeypatch.setattr(chunked_scan, "BATCH_ROWS", 50)
     client.answers.clear()
     more = client.table("db", "large").scan(selected_fields=("id", "name"))
     assert more.to_arrow()["id"].to_pylist() == expected
@@ -286,7 +286,7 @@ def test_a_large_fragment_comes_in_several_files(client: Client, monkeypatch: py
     ("start", "end", "expected"), [(1, 2, [*range(20, 40)]), (2, 3, []), (1, 4, [*range(20, 43)]), (3, 4, [40, 41, 42])]
 )
 def test_incremental_scans_have_what_was_appended(
-    client: Client, main: Warehouse, table: lance.LanceDataset, start: int, end: int, expected: list[int]
+    client: ScanClient, main: Warehouse, table: lance.LanceDataset, start: int, end: int, expected: list[int]
 ) -> None:
     lance.write_dataset(numbers(40, 43), table.uri, mode="append")
     request = {"start-snapshot-id": start, "end-snapshot-id": end, "select": ["id"]}
@@ -318,9 +318,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("request_", "text"), BAD, ids=lambda case: str(case)[:50])
-def test_requests_that_make_no_sense(shared: Client, request_: dict[str, Any], text: str) -> None:
+def test_requests_that_make_no_sense(shared_client: ScanClient, request_: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "t", request_)
+        shared_client.served.scans.plan(shared_client.caller, shared_client.warehouse, LEVELS, "t", request_)
 
 
 JAVA: list[tuple[dict[str, Any], list[int]]] = [
@@ -352,8 +352,8 @@ JAVA: list[tuple[dict[str, Any], list[int]]] = [
 
 
 @pytest.mark.parametrize(("request_", "expected"), JAVA, ids=lambda case: str(case)[:50])
-def test_requests_as_java_writes_them(shared: Client, request_: dict[str, Any], expected: list[int]) -> None:
-    answer = shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "t", request_)
+def test_requests_as_java_writes_them(shared_client: ScanClient, request_: dict[str, Any], expected: list[int]) -> None:
+    answer = shared_client.served.scans.plan(shared_client.caller, shared_client.warehouse, LEVELS, "t", request_)
     found = [pq.read_table(path.removeprefix("file://")) for path in files([answer])]
     if "id" in (request_.get("select") or ["id"]):
         ids = chain(*(each["id"].to_pylist() for each in found))
@@ -365,7 +365,7 @@ def test_requests_as_java_writes_them(shared: Client, request_: dict[str, Any], 
     assert residuals == [None if given in (None, True) else given] * len(residuals)
 
 
-def test_long_and_deep_filters(client: Client, main: Warehouse, table: lance.LanceDataset) -> None:
+def test_long_and_deep_filters(client: ScanClient, main: Warehouse, table: lance.LanceDataset) -> None:
     chain: dict[str, Any] = {"type": "eq", "term": "id", "value": 0}
     for number in range(1, 2000):
         chain = {"type": "or", "left": chain, "right": {"type": "eq", "term": "id", "value": number * 100}}
@@ -379,7 +379,9 @@ def test_long_and_deep_filters(client: Client, main: Warehouse, table: lance.Lan
         client.served.scans.plan(client.caller, main, LEVELS, "t", {"filter": deep})
 
 
-def test_long_filters_of_pyiceberg(client: Client, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_filters_of_pyiceberg(
+    client: ScanClient, table: lance.LanceDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lance_scans, "COPIES", 1)
     where = Or(*(EqualTo("id", number) for number in range(8, 2008)))
     scan = client.table("db", "t").scan(row_filter=where, selected_fields=("id",))
@@ -387,14 +389,14 @@ def test_long_filters_of_pyiceberg(client: Client, table: lance.LanceDataset, mo
     assert len(client.answers) == 4
 
 
-def test_infinity_which_pyiceberg_writes_as_null(shared: Client) -> None:
-    scan = shared.table("db", "t").scan(row_filter=LessThan("d", float("inf")))
+def test_infinity_which_pyiceberg_writes_as_null(shared_client: ScanClient) -> None:
+    scan = shared_client.table("db", "t").scan(row_filter=LessThan("d", float("inf")))
     assert scan.to_arrow().num_rows == 38
     assert scan.count() == 38
 
 
-def test_plans_and_tasks_that_nobody_gave_out(shared: Client) -> None:
-    scans, caller, main = shared.served.scans, shared.caller, shared.warehouse
+def test_plans_and_tasks_that_nobody_gave_out(shared_client: ScanClient) -> None:
+    scans, caller, main = shared_client.served.scans, shared_client.caller, shared_client.warehouse
     forged = [
         "",
         "x",
@@ -423,14 +425,14 @@ def test_plans_and_tasks_that_nobody_gave_out(shared: Client) -> None:
             call()
 
 
-def test_who_may_plan(shared: Client) -> None:
+def test_who_may_plan(shared_client: ScanClient) -> None:
     stranger = Caller(Identity("stranger", (Grant(Role.READER, "other"),)))
     with pytest.raises(PermissionDeniedError):
-        shared.served.scans.plan(stranger, shared.warehouse, LEVELS, "t", {})
+        shared_client.served.scans.plan(stranger, shared_client.warehouse, LEVELS, "t", {})
     with pytest.raises(PermissionDeniedError):
-        shared.served.scans.fetch_tasks(stranger, shared.warehouse, LEVELS, "t", "x")
+        shared_client.served.scans.fetch_tasks(stranger, shared_client.warehouse, LEVELS, "t", "x")
     with pytest.raises(TableNotFoundError, match=r"Table does not exist: db\.nope"):
-        shared.served.scans.plan(shared.caller, shared.warehouse, LEVELS, "nope", {})
+        shared_client.served.scans.plan(shared_client.caller, shared_client.warehouse, LEVELS, "nope", {})
 
 
 def test_copies_lie_in_the_object_store_of_the_warehouse(tmp_path: Path, caller: Caller, s3: Bucket) -> None:
@@ -443,7 +445,7 @@ def test_copies_lie_in_the_object_store_of_the_warehouse(tmp_path: Path, caller:
     lance.write_dataset(numbers(0, 20), location, max_rows_per_file=10, storage_options=dict(s3.options))
     request = {"name": "t", "location": location, "schema": EMPTY, "properties": {"table_type": "lance"}}
     catalog.tables.create(caller, warehouse, LEVELS, request)
-    client = Client(catalog, warehouse, to_iceberg_config(s3.options))
+    client = ScanClient(catalog, warehouse, to_iceberg_config(s3.options))
     scan = client.table("db", "t").scan(row_filter=GreaterThan("id", 12), selected_fields=("id",))
     assert scan.to_arrow()["id"].to_pylist() == [*range(13, 20)]
     (path,) = files(client.answers)

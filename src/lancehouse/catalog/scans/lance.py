@@ -8,10 +8,10 @@ types are coarser than Lance's. In doubt, the condition is true.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from lancehouse.catalog.metadata_loader import LanceMetadataCache
 from lancehouse.catalog.scans.exports import ExportRequest, Exports
 from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake.chunked_scan import group_up_to
 from lancehouse.lake.dataset import TableRef, from_snapshot_id
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.store.model import EntryRow, ExportRow
@@ -345,7 +346,7 @@ class LanceScans:
                     "filter": answer.residual,
                 }
             )
-            for group in _group(remaining, version)
+            for group in group_up_to(remaining, partial(_estimate_bytes, version), COPIED_BYTES, COPIES)
         ]
 
     def _load_table(self, places: ReadableLocations, entry: EntryRow) -> _ScannedTable:
@@ -508,20 +509,6 @@ def _split(request: ExportRequest, size: int) -> Iterator[ExportRequest]:
     count = -(-len(request.rows) // max(1, -(-size // COPIED_BYTES)))
     for start in range(0, len(request.rows), count):
         yield request.with_rows(request.rows[start : start + count])
-
-
-def _group(requests: Iterable[ExportRequest], version: VersionExporter) -> Iterator[list[ExportRequest]]:
-    group: list[ExportRequest] = []
-    group_bytes = 0
-    for request in requests:
-        size = _estimate_bytes(version, request)
-        if group and (group_bytes + size > COPIED_BYTES or len(group) == COPIES):
-            yield group
-            group, group_bytes = [], 0
-        group.append(request)
-        group_bytes += size
-    if group:
-        yield group
 
 
 def _present_columns(ids: set[int], columns: Mapping[int, pa.Field[Any]]) -> frozenset[int]:

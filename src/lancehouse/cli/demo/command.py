@@ -72,7 +72,7 @@ def _folder(keep: bool) -> Iterator[Path]:
 
 def _run_demo(app: CliContext, story: DemoOutput, folder: Path, *, keep: bool) -> None:
     from lancehouse.cli.demo import server, steps
-    from lancehouse.spark.quiet_session import quiet_session
+    from lancehouse.spark.session import quiet_session
 
     story.title("Lancehouse: Lance tables in the catalog you already run.")
     with server.start_server(folder) as address:

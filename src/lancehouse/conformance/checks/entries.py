@@ -13,8 +13,7 @@ from lance_namespace import (
 )
 from lance_namespace.errors import ErrorCode, InvalidInputError
 
-from lancehouse.conformance.created_objects import local_path
-from lancehouse.conformance.subject import ROWS, Id, Subject
+from lancehouse.conformance.subject import ROWS, Id, Subject, local_path
 
 NOT_FOUND = ErrorCode.TABLE_NOT_FOUND
 EXISTS = ErrorCode.TABLE_ALREADY_EXISTS

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
-from lancehouse.conformance.created_objects import local_path
-from lancehouse.conformance.subject import Id, Subject
+from lancehouse.conformance.subject import Id, Subject, local_path
 
 NAMES = {
     "a space": "a b",

@@ -1,27 +1,126 @@
-"""Open data files as the source of an ingest: survey their schemas, unify them, split the files into units."""
+"""Sources of data files: their formats (Parquet and Arrow here), their common schema, and units of similar size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.jobs.sources.delimited import Delimited
-from lancehouse.jobs.sources.errors import require_columns, translate_read_errors
-from lancehouse.jobs.sources.file_listing import Path, SourceFile, list_files
-from lancehouse.jobs.sources.formats import FilePart, FilePiece, FileSurvey, Format, ReadRequest, choose_format
+from lancehouse.jobs.sources import IngestSource, Unit, group_by_size, joint_key, split_into_runs, target_bytes
+from lancehouse.jobs.sources.file_listing import (
+    SourceFile,
+    SourcePath,
+    list_files,
+    require_columns,
+    translate_read_errors,
+)
+from lancehouse.jobs.sources.formats import (
+    FilePart,
+    FilePiece,
+    FileSurvey,
+    Format,
+    ReadRequest,
+    Tabular,
+    choose_format,
+    is_storage_option,
+)
 from lancehouse.jobs.sources.images import Images
-from lancehouse.jobs.sources.ipc import Ipc
-from lancehouse.jobs.sources.jsonlines import JsonLines
-from lancehouse.jobs.sources.parquet import Parquet
-from lancehouse.jobs.sources.schema_unification import partition_fields, replace_null_types, unify_schemas
-from lancehouse.jobs.sources.text_options import is_storage_option
-from lancehouse.jobs.sources.units import IngestSource, Unit, group_by_size, joint_key, split_into_runs, target_bytes
+from lancehouse.jobs.sources.schemas import partition_fields, replace_null_types, unify_schemas
+from lancehouse.jobs.sources.text import Delimited, JsonLines
+
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 32 << 10
+WINDOW_BYTES = 32 << 20
+"""Total size of the row groups that are fetched at once."""
+
+
+class Parquet(Tabular):
+    """Parquet. The footer tells the schema, the number of rows and where a file can be split."""
+
+    name = "parquet"
+    extensions = (".parquet", ".pq")
+
+    def survey(self, file: SourceFile) -> FileSurvey:
+        """Read the footer."""
+        with file.store.file_system().open_input_file(file.path) as opened:
+            parquet = pq.ParquetFile(opened)
+            groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+            total = sum(group.total_byte_size for group in groups) or 1
+            pieces = [FilePiece(file.size * group.total_byte_size // total, group.num_rows) for group in groups]
+            return FileSurvey(parquet.schema_arrow, tuple(pieces))
+
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the requested columns, in batches of a few megabytes."""
+        with part.file.store.file_system().open_input_file(part.file.path) as opened:
+            parquet = pq.ParquetFile(opened, pre_buffer=True)
+            names = parquet.schema_arrow.names
+            wanted.require_known(names, part.file)
+            columns = [name for name in names if name in wanted.schema.names]
+            groups = range(parquet.num_row_groups) if part.pieces is None else part.pieces
+            sizes = [parquet.metadata.row_group(number).total_byte_size for number in groups]
+            for window in split_into_runs(sizes, WINDOW_BYTES):
+                numbers = [groups[place] for place in window]
+                yield from parquet.iter_batches(
+                    batch_size=_batch_rows(parquet.metadata, numbers),
+                    row_groups=numbers,
+                    columns=columns,
+                    use_threads=wanted.use_threads,
+                )
+
+
+def _batch_rows(metadata: Any, groups: list[int]) -> int:
+    described = [metadata.row_group(number) for number in groups]
+    rows = sum(group.num_rows for group in described)
+    row_bytes = sum(group.total_byte_size for group in described) / max(rows, 1)
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
+
+
+_FILE = b"ARROW1"
+
+
+class Ipc(Tabular):
+    """Arrow IPC. A file can be split between its batches, a stream cannot; both are read batch by batch."""
+
+    name = "arrow"
+    extensions = (".arrow", ".feather", ".ipc")
+
+    def survey(self, file: SourceFile) -> FileSurvey:
+        """Read the schema and the number of batches."""
+        with _open_reader(file) as (reader, is_file):
+            count = reader.num_record_batches if is_file else 1
+            return FileSurvey(reader.schema, (FilePiece(file.size // max(count, 1)),) * count)
+
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the requested columns, in the batches of the file."""
+        with _open_reader(part.file) as (reader, _):
+            names = reader.schema.names
+            wanted.require_known(names, part.file)
+        columns = [place for place, name in enumerate(names) if name in wanted.schema.names]
+        options = pa.ipc.IpcReadOptions(included_fields=columns, use_threads=wanted.use_threads)
+        with _open_reader(part.file, options if columns else None) as (reader, is_file):
+            if not is_file:
+                yield from reader
+                return
+            for number in range(reader.num_record_batches) if part.pieces is None else part.pieces:
+                yield reader.get_batch(number)
+
+
+@contextmanager
+def _open_reader(file: SourceFile, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[Any, bool]]:
+    with file.store.file_system().open_input_file(file.path) as opened:
+        is_file = opened.read(len(_FILE)) == _FILE
+        opened.seek(0)
+        opener: Any = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        with opener(opened, options=options) as reader:
+            yield reader, is_file
+
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {"parquet": Parquet(), "csv": Delimited(), "json": JsonLines(), "arrow": Ipc(), "images": Images()}
@@ -51,7 +150,7 @@ class FileUnit(Unit):
 
 
 def open_files(
-    source: Path | Sequence[Path],
+    source: SourcePath | Sequence[SourcePath],
     format: str | None,
     columns: Sequence[str] | None,
     options: Mapping[str, Any],

@@ -30,10 +30,10 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.identifiers import parse_levels
-from lancehouse.jobs.sources.conform import conform
-from lancehouse.jobs.sources.errors import require_columns, translate_read_errors
-from lancehouse.jobs.sources.text_options import ALL_OPTIONS
-from lancehouse.jobs.sources.units import IngestSource, Unit, group_by_size, joint_key, target_bytes
+from lancehouse.jobs.sources import IngestSource, Unit, group_by_size, joint_key, target_bytes
+from lancehouse.jobs.sources.file_listing import require_columns, translate_read_errors
+from lancehouse.jobs.sources.formats import ALL_OPTIONS
+from lancehouse.jobs.sources.schemas import conform
 from lancehouse.schema.iceberg import from_iceberg
 from lancehouse.secrets import redact
 

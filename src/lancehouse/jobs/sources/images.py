@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from lancehouse.jobs.sources.conform import blob_field, conform, to_blobs
-from lancehouse.jobs.sources.errors import translate_read_errors
-from lancehouse.jobs.sources.file_listing import SourceFile
-from lancehouse.jobs.sources.formats import FilePart, FilePiece, FileSurvey, ReadRequest
-from lancehouse.jobs.sources.text_options import TextOptions
+from lancehouse.jobs.sources.file_listing import SourceFile, translate_read_errors
+from lancehouse.jobs.sources.formats import FilePart, FilePiece, FileSurvey, ReadRequest, TextOptions
+from lancehouse.jobs.sources.schemas import blob_field, conform, to_blobs
+from lancehouse.lake.chunked_scan import group_up_to
 
 WINDOW_BYTES = 32 << 20
 """Total size of the images that are read at once; a larger image is read alone."""
@@ -76,17 +76,8 @@ class Images:
 
 def _group_files(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
     """Yield groups of files to read at once, each with the same partition values."""
-    window: list[SourceFile] = []
-    size = 0
-    for file in files:
-        is_full = size + file.size > WINDOW_BYTES or len(window) == WINDOW_FILES
-        if window and (is_full or file.partition != window[0].partition):
-            yield window
-            window, size = [], 0
-        window.append(file)
-        size += file.size
-    if window:
-        yield window
+    for _, together in groupby(files, lambda file: file.partition):
+        yield from group_up_to(together, lambda file: file.size, WINDOW_BYTES, WINDOW_FILES)
 
 
 def _read_file(file: SourceFile) -> bytes:

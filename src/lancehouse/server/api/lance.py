@@ -7,17 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from lance_namespace import DescribeTableRequest, ListTablesRequest, ListTablesResponse
-from lance_namespace.errors import ErrorCode, InternalError, NamespaceNotFoundError, TableNotFoundError
+from lance_namespace.errors import (
+    ErrorCode,
+    InternalError,
+    LanceNamespaceError,
+    NamespaceNotFoundError,
+    TableNotFoundError,
+)
 
 from lancehouse.catalog import listing
 from lancehouse.catalog.callers import Identity, Role
+from lancehouse.catalog.errors import WouldBlockError
+from lancehouse.catalog.location_access import is_known_without_links
 from lancehouse.gateway import messages
 from lancehouse.gateway.backends import Backend, request_ids, request_locations, run_operation
 from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
+from lancehouse.properties import IMPL, is_lance, managed_by, storage_options
 from lancehouse.server.http.bodies import JSON, ROWS
 from lancehouse.server.http.errors import NoRouteError
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import Match, Route
+from lancehouse.wire.iceberg import TableMetadata
 
 if TYPE_CHECKING:
     from lancehouse.server.http.application import Exchange
@@ -34,6 +44,10 @@ IDENTITY_REQUIRED = (
     "this server asks who you are: send a bearer token, or a static token in the header x-api-key; a body is read to "
     f"find it there only up to {LARGEST_IDENTIFYING} bytes"
 )
+PLAIN = frozenset({"id", "delimiter", "with_table_uri", "load_detailed_metadata", "check_declared", "vend_credentials"})
+"""Fields of a plain DescribeTable: the id, and flags that are not set."""
+LARGEST_RECALLED = 32 * 1024
+"""Most bytes of metadata that are parsed on the event loop's thread."""
 COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCommitTables"})
 """Operations that must not be repeated without a check if their response is lost."""
 
@@ -54,6 +68,7 @@ def routes(backends: Backends) -> list[Route]:
             operation.method,
             PREFIX + operation.path,
             lambda call: handle_operation(operation, backends, call),
+            inline=operation is DESCRIBE,
             pool="uploads" if streams else "rows" if operation.rows else "requests",
             group=group,
             commits=operation.name in COMMITS,
@@ -72,6 +87,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
     if backend is None:
         visible_names = ", ".join(filter(call.caller.identity.can_see, backends)) or "none that you may see"
         raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {visible_names}")
+    if not call.blocking:
+        return _recall_table(call, backend)
     query = messages.parse_query(call.raw_query)
     path_fields: dict[str, Any] = {}
     if "{id}" in operation.path:
@@ -97,6 +114,40 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
     reads_all = call.caller.identity.has_role(Role.READER, backend.name)
     answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)
     return _to_response(operation, answer)
+
+
+def _recall_table(call: Call, backend: Backend) -> Response:
+    """Describe a table of a warehouse from memory, as the warehouse's client does from the same metadata.
+
+    The models of request and response would take as long as all the rest.
+
+    Raises:
+        WouldBlockError: memory does not have it, more is asked for than a plain description, or it is an error: the
+            client answers.
+    """
+    query = messages.parse_query(call.raw_query)
+    table_id = messages.parse_id(call.match.name, query)
+    *levels, name = table_id or [""]
+    fields = messages.parse_object(call.body)
+    asks = {key: value for key, value in fields.items() if value is not None and value is not False and key != "id"}
+    asks |= {key: values for key, values in query.items() if values != ["false"] and key != "delimiter"}
+    is_plain = not asks and fields.keys() | query.keys() <= PLAIN and fields.get("id", table_id) == table_id
+    if not (backend.is_warehouse and levels and is_plain) or call.caller.delegation:
+        raise WouldBlockError
+    warehouse = call.catalog.warehouses[backend.name]
+    try:
+        loaded = call.catalog.tables.load(call.caller, warehouse, tuple(levels), name, "refs", blocking=False)
+    except LanceNamespaceError as error:
+        raise WouldBlockError from error
+    if len(loaded.metadata) > LARGEST_RECALLED:
+        raise WouldBlockError
+    metadata = TableMetadata.model_validate_json(loaded.metadata)
+    location, properties = metadata.location or "", metadata.properties or {}
+    if not is_lance(properties) or storage_options(properties) or not is_known_without_links(warehouse, location):
+        raise WouldBlockError
+    description = {"location": location, "storage_options": {}, "properties": properties}
+    is_managed = managed_by(properties) == IMPL
+    return Response(DESCRIBE.status, orjson.dumps(description | ({"managed_versioning": True} if is_managed else {})))
 
 
 def _list_warehouse_tables(

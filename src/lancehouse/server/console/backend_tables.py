@@ -27,9 +27,9 @@ from lancehouse.lake.version_records import TableRefs, VersionRecord
 from lancehouse.lake.versions import list_manifests
 from lancehouse.paging import paginate
 from lancehouse.schema.display import Cell
-from lancehouse.server.console import row_pages, vector_projection
+from lancehouse.server.console import row_pages
+from lancehouse.server.console.row_pages import Neighbours, VectorProjection
 from lancehouse.server.console.row_pages import RowPage as RowPage
-from lancehouse.server.console.vector_projection import Neighbours, VectorProjection
 
 INDICES = 200
 """Most indices that are listed."""
@@ -174,9 +174,9 @@ class BackendTable:
     def project_vectors(self, column: str, label: str | None) -> VectorProjection:
         """Return a sample of a vector column, projected to two dimensions."""
         with self._guard_errors() as ref:
-            return vector_projection.project_sample(ref, column, label)
+            return row_pages.project_sample(ref, column, label)
 
     def neighbours(self, column: str, row: int, k: int, columns: Sequence[str]) -> Neighbours:
         """Return the rows whose vectors are nearest to that of one row."""
         with self._guard_errors() as ref:
-            return vector_projection.find_neighbours(ref, column, row, k, columns)
+            return row_pages.find_neighbours(ref, column, row, k, columns)

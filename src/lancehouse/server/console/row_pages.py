@@ -1,19 +1,24 @@
-"""Read a page of rows, or a single value, for display, with values shortened and in bounded memory."""
+"""Read rows, single values and projections of vectors for display, with values shortened and in bounded memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import BoundedSemaphore
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
+from lancehouse.caches import BoundedCache
 from lancehouse.lake.blobs import ROW_ADDRESS, BlobReader
 from lancehouse.lake.chunked_scan import count_rows
 from lancehouse.lake.dataset import TableRef
-from lancehouse.schema.display import WHOLE, Cell, format_cell, format_cells, value_kind
+from lancehouse.lake.vector_search import SearchEffort, has_vector_index
+from lancehouse.schema.display import WHOLE, Cell, format_cell, format_cells, format_type, is_vector, value_kind
 
 MAX_DEFAULT_COLUMNS = 40
 """Number of columns shown if none are chosen."""
@@ -169,3 +174,233 @@ def _row_not_found(table: TableRef, row: int) -> InvalidInputError:
 def _require_small(size: int, most: int) -> None:
     if size > most:
         raise InvalidInputError(f"the value has {size} bytes, and at most {most} are shown")
+
+
+SAMPLE = 2000
+"""Number of vectors in a sample."""
+SAMPLE_BYTES = 16 << 20
+"""Size in bytes of a sample as float32: of very long vectors, fewer are taken."""
+COMPARED_BYTES = 1 << 30
+"""Bytes of vectors up to which all are compared if there is no index; beyond, only a sample is."""
+STEPS = 24
+"""Steps of the iteration that finds the directions."""
+WIDTH = 6
+"""Number of directions in the iteration; with more than two, the first two converge faster."""
+SEED = 7
+SAMPLING_SLOTS = BoundedSemaphore(2)
+"""Limits the samples that are processed at once: each takes up to 100 MB for a moment."""
+MAX_CACHED = 64
+"""Number of projections that are cached, to place rows in them later."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The plane of greatest variance of some vectors."""
+
+    centre: Any
+    directions: Any
+    """Two directions, as columns."""
+    spread: tuple[float, float]
+    """Share of the total variance along each direction."""
+
+    def project(self, matrix: Any) -> list[Point]:
+        """Return the coordinates of vectors in the plane."""
+        return [(float(x), float(y)) for x, y in (matrix - self.centre) @ self.directions]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorProjection:
+    """Sampled rows and the coordinates of their vectors."""
+
+    version: int
+    rows: int
+    """Number of rows of the whole table."""
+    ids: Sequence[int]
+    points: Sequence[Point]
+    spread: tuple[float, float]
+    """Share of the total variance along each direction."""
+    labels: Sequence[Cell]
+    """Values of another column for each row; empty if none was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The rows nearest to a row, nearest first."""
+
+    page: RowPage
+    distances: Sequence[float]
+    searched: str
+    """What was searched: `index`, `table` or `sample`."""
+    own: Sequence[Cell]
+    """Cells of the row itself."""
+    point: Point
+    """Coordinates of the row in the column's plane."""
+    points: Sequence[Point | None]
+    """Coordinates of the neighbours; None for one without a vector."""
+
+
+def _key(dataset: lance.LanceDataset, column: str) -> tuple[str, ...]:
+    """Return the cache key for a column of a version; file names tell apart tables created at the same location."""
+    files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
+    return dataset.uri, str(dataset.version), next(files, ""), column
+
+
+_AXES_CACHE: BoundedCache[tuple[str, ...], Axes] = BoundedCache(MAX_CACHED)
+"""Projections of versions of tables. Nothing is checked: callers have opened the table."""
+
+
+def project_sample(table: TableRef, column: str, label: str | None = None) -> VectorProjection:
+    """Project vectors of a sample of rows, the same rows each time, with their values in another column as labels.
+
+    Raises:
+        InvalidInputError: the column holds no vectors.
+    """
+    with table.dataset() as dataset, SAMPLING_SLOTS:
+        sample, matrix = _sample_vectors(table, dataset, column, label)
+        plane_axes = _AXES_CACHE.put(_key(dataset, column), principal_axes(matrix))
+        labels = [format_cells(sample.column(name), value_kind(dataset.schema.field(name))) for name in [label] if name]
+        return VectorProjection(
+            version=dataset.version,
+            rows=dataset.count_rows(),
+            ids=_row_ids(sample),
+            points=plane_axes.project(matrix),
+            spread=plane_axes.spread,
+            labels=labels[0] if labels else [],
+        )
+
+
+def principal_axes(matrix: Any) -> Axes:
+    """Find the plane of greatest variance by subspace iteration, without a covariance matrix; deterministic."""
+    count, dimension = matrix.shape
+    centre = matrix.mean(axis=0, dtype=np.float64) if count else np.zeros(dimension)
+    flat = Axes(centre, np.zeros((dimension, 2)), (0.0, 0.0))
+    if count < 2:
+        return flat
+    centred = matrix - centre
+    variance = float((centred**2).sum())
+    if variance == 0.0 or not np.isfinite(variance):
+        return flat
+    basis = np.linalg.qr(np.random.default_rng(SEED).standard_normal((dimension, min(WIDTH, dimension))))[0]
+    for _ in range(STEPS):
+        basis = np.linalg.qr(centred.T @ (centred @ basis))[0]
+    _, sizes, turn = np.linalg.svd(centred @ basis, full_matrices=False)
+    directions = np.zeros((dimension, 2))
+    directions[:, : min(2, len(turn))] = basis @ turn[:2].T
+    points = centred @ directions
+    farthest = points[np.abs(points).argmax(axis=0), (0, 1)]
+    shares = [*(sizes**2 / variance), 0.0]
+    # The sign of a principal direction is arbitrary: it is chosen so that the same vectors give the same picture.
+    return Axes(centre, directions * np.where(farthest < 0, -1, 1), (float(shares[0]), float(shares[1])))
+
+
+def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Sequence[str] = ()) -> Neighbours:
+    """Find the rows nearest to a row: with the index, else by comparing all, or a sample if those are too many.
+
+    Raises:
+        InvalidInputError: the row has no vector, or there is no such row.
+    """
+    with table.dataset() as dataset:
+        dimension = _dimension(table, dataset, column)
+        vectors, is_there = _to_matrix(take_value(table, dataset, column, row), dimension)
+        if not is_there[0]:
+            raise InvalidInputError(f"{table}: the row has no vector in {column} that others could be near to")
+        searched = "index" if has_vector_index(dataset, column) else "table"
+        sampled_distances: Mapping[int, float] = {}
+        query: dict[str, Any] = {
+            "nearest": {"column": column, "q": vectors[0], "k": k + 1, **SearchEffort().to_options(k + 1)}
+        }
+        if searched == "table" and dataset.count_rows() * dimension * 4 > COMPARED_BYTES:
+            searched, sampled_distances = (
+                "sample",
+                _nearest_in_sample(*_sample_vectors(table, dataset, column, None), vectors[0], k),
+            )
+            query = {"filter": f"{ROW_ID} IN ({', '.join(map(str, sampled_distances))})"}
+        names = choose_columns(table, dataset.schema, columns)
+        kinds = [value_kind(dataset.schema.field(name)) for name in names]
+        more = [] if sampled_distances else [DISTANCE]
+        scanner = dataset.scanner(columns=[*names, *more], **query, **scanner_options(dataset.schema, names))
+        ids, rows = collect_cells(scanner, [*kinds, *("number" for _ in more)])
+        distances = (
+            [sampled_distances[each] for each in ids]
+            if sampled_distances
+            else [_to_float(cells_[-1]) for cells_ in rows]
+        )
+        order = sorted((at for at in range(len(ids)) if ids[at] != row), key=distances.__getitem__)[:k]
+        page = RowPage(
+            dataset.version, names, [ids[at] for at in order], [rows[at][: len(names)] for at in order], False
+        )
+        itself = dataset.scanner(
+            columns=names, filter=f"{ROW_ID} = {int(row)}", **scanner_options(dataset.schema, names)
+        )
+        plane = _AXES_CACHE.get(_key(dataset, column)) or _compute_axes(table, dataset, column)
+        return Neighbours(
+            page=page,
+            distances=[distances[at] for at in order],
+            searched=searched,
+            own=collect_cells(itself, kinds)[1][0],
+            point=plane.project(vectors)[0],
+            points=_project_rows(dataset, column, page.ids, plane),
+        )
+
+
+def _compute_axes(table: TableRef, dataset: lance.LanceDataset, column: str) -> Axes:
+    with SAMPLING_SLOTS:
+        axes = principal_axes(_sample_vectors(table, dataset, column, None)[1])
+        return _AXES_CACHE.put(_key(dataset, column), axes)
+
+
+def _project_rows(dataset: lance.LanceDataset, column: str, ids: Sequence[int], plane: Axes) -> list[Point | None]:
+    if not ids:
+        return []
+    chosen_ids = f"{ROW_ID} IN ({', '.join(map(str, ids))})"
+    rows = dataset.scanner(columns=[column], filter=chosen_ids, with_row_id=True).to_table().combine_chunks()
+    matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), len(plane.centre))
+    places = dict(zip(_row_ids(rows), zip(plane.project(matrix), is_there, strict=True), strict=True))
+    return [places[each][0] if each in places and places[each][1] else None for each in ids]
+
+
+def _sample_vectors(
+    table: TableRef, dataset: lance.LanceDataset, column: str, label: str | None
+) -> tuple[pa.Table, Any]:
+    """Return sampled rows that have a vector, and the vectors as a matrix."""
+    dimension, total = _dimension(table, dataset, column), dataset.count_rows()
+    size = min(SAMPLE, total, max(2, SAMPLE_BYTES // (4 * dimension)))
+    places = sorted(random.Random(SEED).sample(range(total), size))  # noqa: S311 - not for secrets
+    names = choose_columns(table, dataset.schema, [column, *([label] if label else [])])
+    rows = dataset.take(places, columns=[*names, ROW_ID]).combine_chunks()
+    matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), dimension)
+    return rows.filter(pa.array(is_there)), matrix[is_there]
+
+
+def _nearest_in_sample(sample: pa.Table, matrix: Any, vector: Any, k: int) -> dict[int, float]:
+    distances = ((matrix - vector) ** 2).sum(axis=1)
+    ids = _row_ids(sample)
+    return {ids[at]: float(distances[at]) for at in np.argsort(distances, kind="stable")[: k + 1]}
+
+
+def _row_ids(rows: pa.Table) -> list[int]:
+    ids: list[int] = rows.column(ROW_ID).to_numpy().tolist()
+    return ids
+
+
+def _dimension(table: TableRef, dataset: lance.LanceDataset, column: str) -> int:
+    (name,) = choose_columns(table, dataset.schema, [column])
+    dtype = dataset.schema.field(name).type
+    if not is_vector(dtype):
+        raise InvalidInputError(f"{table}: column {column} holds {format_type(dtype)}, no vectors of numbers")
+    return int(dtype.list_size)
+
+
+def _to_matrix(array: Any, dimension: int) -> tuple[Any, Any]:
+    """Return vectors as a matrix, and a mask of those that are not null and have only finite numbers."""
+    is_there = np.asarray(array.is_valid())
+    matrix = np.zeros((len(array), dimension), np.float32)
+    flat = array.filter(array.is_valid()).flatten()
+    matrix[is_there] = flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, dimension)
+    return matrix, is_there & np.isfinite(matrix).all(axis=1)
+
+
+def _to_float(cell: Cell) -> float:
+    return float(cell["text"] if isinstance(cell, dict) else cell or 0.0)

@@ -36,6 +36,7 @@ from lancehouse.server.http.oauth import LoginQueue
 from lancehouse.server.http.observability import Log, Metrics, RequestIds
 from lancehouse.server.http.origins import READS, Origins
 from lancehouse.server.http.pools import PoolKey, Pools
+from lancehouse.server.http.protocol import has_body
 from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
 from lancehouse.server.http.routes import LANCE, Match, Route, RouteTable, match_path
 from lancehouse.server.http.streaming import ResponseStreamer, Upload
@@ -128,7 +129,8 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start the periodic background tasks."""
+        """Start the threads and the periodic background tasks."""
+        self._pools.start()
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(coroutine)
@@ -167,13 +169,16 @@ class App:
             work = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, routes.KEPT_S)
             await asyncio.wait([asyncio.wrap_future(work)])
 
-    def answer_inline(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Response | None:
+    def answer_inline(
+        self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str], body: bytes
+    ) -> Response | None:
         """Answer a read on the event loop's thread, where that is quicker than a thread; None: use `__call__`."""
         # A read of a local SQLite file takes microseconds; a database over the network would block the event loop.
         if not self.catalog.database.is_local:
             return None
         started = perf_counter()
         exchange = self._create_exchange(method, raw_path, raw_query, headers)
+        exchange.body = body
         try:
             response = self._answer_now(exchange, blocking=False)
         except WouldBlockError:
@@ -248,13 +253,28 @@ class App:
                 if not route.inline:
                     raise WouldBlockError
                 self._check_origin(exchange)
-            response = self._handle(exchange, route, blocking=blocking)
+            if not blocking and has_body(exchange.headers):
+                response = self._answer_small_body(exchange, route)
+            else:
+                response = self._handle(exchange, route, blocking=blocking)
         except WouldBlockError:
             raise
         except Exception as error:  # noqa: BLE001  # it is logged there
             response = _respond_to_error(exchange, error)
         _finish_response(exchange, response)
         return response
+
+    def _answer_small_body(self, exchange: Exchange, route: Route) -> Response:
+        """Do what `_answer` does for a request with a body, in the same order."""
+        bodies.check_content_type(exchange.headers, route.content_type)
+        self._identify(exchange, route, blocking=False)
+        limit = route.max_body or self._limits.body
+        if len(exchange.body) > limit:
+            raise WouldBlockError
+        with self._budget.reserve() as memory:
+            memory.grow(len(exchange.body))
+            body = bodies.RequestBody([exchange.body], False, limit, memory)
+            return self._handle(exchange, route, body, blocking=False)
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
         """Handle a request up to its response, which the caller sends."""
@@ -264,7 +284,7 @@ class App:
         # The order matters: pages of other sites and unknown callers are refused by their header fields alone, before
         # any of the body is read into memory.
         self._check_origin(exchange)
-        if exchange.method in READS or not bodies.has_body(exchange.headers):
+        if exchange.method in READS or not has_body(exchange.headers):
             return await self._handle_in_thread(exchange, route)
         bodies.check_content_type(exchange.headers, route.content_type)
         is_identified = await self._authenticate(exchange, route)

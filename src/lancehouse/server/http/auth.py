@@ -1,26 +1,291 @@
-"""Authentication of requests: no principal, a static token, a token of this server, or one of an outside issuer."""
+"""Authentication of requests: anonymous, a static token, one of this server, or of an identity provider (OpenID)."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+)
 
-from lance_namespace.errors import PermissionDeniedError, UnauthenticatedError
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from lance_namespace.errors import (
+    InvalidInputError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+    UnauthenticatedError,
+)
 
 from lancehouse.catalog.callers import ANYBODY, Identity
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.principals import TOKEN_PREFIX, Principals, digest
-from lancehouse.server.http.issuers import Issuer, IssuerSettings
 from lancehouse.server.http.oauth import (
     ISSUER,
     LIFETIME_S,
+    MALFORMED,
     TokenEndpoint,
     Tokens,
     check_current_principal,
     unverified_issuer,
 )
+
+# Asymmetric ones only: with HMAC, anybody could sign with the issuer's public key as the secret.
+ALGORITHMS = ("RS256", "ES256", "EdDSA")
+LEEWAY_S = 60
+"""Seconds by which an issuer's clock may differ."""
+
+SELF_ASSERTED = ("email", "phone_number")
+"""Claims that OpenID Connect pairs with a claim, `…_verified`, that says whether the issuer has verified them."""
+
+FETCH_TIMEOUT_S = 5
+LARGEST_BYTES = 2**20
+SHORTEST_RSA_BITS = 2048
+
+KEYS_FRESH_S = 300.0
+"""Seconds for which fetched keys are used without fetching them again."""
+STALE_S = 3600.0
+"""Seconds for which they are used while the issuer cannot be reached."""
+PAUSE_S = 5.0
+"""Least seconds between two requests to an issuer, however many tokens name unknown keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerSettings:
+    """An issuer that the server trusts to authenticate users; grants say what they may do.
+
+    Raises:
+        InvalidInputError: a field is empty, or is not a URL where it must be one.
+    """
+
+    issuer: str
+    audience: str
+    """What the claim `aud` must contain: tokens for other services are refused."""
+    jwks_uri: str | None = None
+    """URL of its keys; None: its OpenID configuration names it."""
+    name_claim: str = "sub"
+    """The claim that holds the principal's name."""
+    name_prefix: str = ""
+    """Put before that name, so that two issuers cannot vouch for the same principal."""
+
+    def __post_init__(self) -> None:
+        for name in ("issuer", "audience", "name_claim"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise InvalidInputError(f"issuers: {name!r} must be a text that is not empty")
+        if self.issuer == ISSUER:
+            raise InvalidInputError(f"issuers: {ISSUER!r} is this server itself")
+        _check_url("jwks_uri" if self.jwks_uri else "issuer", self.jwks_uri or self.issuer)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeySet:
+    by_id: Mapping[str | None, jwt.PyJWK] = field(default_factory=dict)
+    fetched_at: float = float("-inf")
+
+    def find(self, kid: str | None) -> jwt.PyJWK | None:
+        """Return the key with an id; without an id, the only key there is; else None."""
+        if kid is None and len(self.by_id) == 1:
+            return next(iter(self.by_id.values()))
+        return self.by_id.get(kid)
+
+
+class Issuer:
+    """One issuer and its cached keys. Thread-safe."""
+
+    def __init__(self, settings: IssuerSettings, *, fresh_s: float = KEYS_FRESH_S, pause_s: float = PAUSE_S) -> None:
+        self.settings = settings
+        self._fresh_s = fresh_s
+        self._pause_s = pause_s
+        self._keys = _KeySet()
+        self._fetch_error = ""
+        self._last_fetch_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def verify(self, token: str) -> tuple[str, float]:
+        """Verify a token; return the principal's name and the time of expiry (seconds since 1970, leeway included).
+
+        Raises:
+            UnauthenticatedError: the token is invalid.
+            ServiceUnavailableError: the issuer's keys cannot be fetched.
+        """
+        try:
+            header = jwt.get_unverified_header(token)
+        except MALFORMED:
+            raise UnauthenticatedError("the bearer token is malformed") from None
+        algorithm = header.get("alg")
+        if algorithm not in ALGORITHMS:
+            raise UnauthenticatedError(f"the bearer token must be signed with {', '.join(ALGORITHMS)}")
+        key = self._get_key(header.get("kid"))
+        if key.algorithm_name != algorithm:
+            raise UnauthenticatedError("the bearer token names a key of its issuer that signs in another way")
+        return self._verify_claims(token, key)
+
+    def _verify_claims(self, token: str, key: jwt.PyJWK) -> tuple[str, float]:
+        settings = self.settings
+        try:
+            claims = jwt.decode(
+                token,
+                key.key,
+                algorithms=[key.algorithm_name],
+                audience=settings.audience,
+                issuer=settings.issuer,
+                leeway=LEEWAY_S,
+                options={"require": ["iss", "aud", "exp"]},
+            )
+            name, expires_at = claims.get(settings.name_claim), float(claims["exp"])
+        except jwt.ExpiredSignatureError:
+            raise UnauthenticatedError("the bearer token has expired; ask its issuer for a new one") from None
+        except jwt.InvalidAudienceError:
+            raise UnauthenticatedError(f"the bearer token is not for {settings.audience!r}") from None
+        except jwt.ImmatureSignatureError:
+            raise UnauthenticatedError("the bearer token is not valid yet") from None
+        except jwt.MissingRequiredClaimError as error:
+            raise UnauthenticatedError(f"the bearer token has no claim {error.claim!r}") from None
+        except jwt.InvalidSignatureError:
+            raise UnauthenticatedError("the bearer token's signature is wrong") from None
+        except MALFORMED:
+            raise UnauthenticatedError("the bearer token is malformed") from None
+        if not isinstance(name, str) or not name:
+            raise UnauthenticatedError(f"the bearer token has no text in its claim {settings.name_claim!r}")
+        _check_verified(claims, settings.name_claim, name)
+        return settings.name_prefix + name, expires_at + LEEWAY_S
+
+    def _get_key(self, kid: str | None) -> jwt.PyJWK:
+        if fresh := self._find_cached_key(kid, self._fresh_s):
+            return fresh
+        stale = self._find_cached_key(kid, STALE_S)
+        # Only one thread fetches. Those that have a stale key use it; only those that have none wait.
+        if not self._lock.acquire(blocking=stale is None) and stale:
+            return stale  # another thread is fetching newer keys
+        try:
+            if self._find_cached_key(kid, self._fresh_s) is None:
+                self._refresh()
+            fetch_error, keys = self._fetch_error, self._keys
+        finally:
+            self._lock.release()
+        if key := self._find_cached_key(kid, STALE_S):
+            return key
+        if fetch_error or not keys.by_id:
+            raise ServiceUnavailableError(f"the keys of issuer {self.settings.issuer} cannot be had: {fetch_error}")
+        raise UnauthenticatedError("the bearer token is signed with a key that its issuer does not publish")
+
+    def _find_cached_key(self, kid: str | None, age_s: float) -> jwt.PyJWK | None:
+        keys = self._keys
+        return keys.find(kid) if time.monotonic() - keys.fetched_at < age_s else None
+
+    def _refresh(self) -> None:
+        """Fetch the keys, unless that was tried less than the pause ago; the caller holds the lock."""
+        if time.monotonic() - self._last_fetch_at < self._pause_s:
+            return
+        try:
+            self._keys = _KeySet(_parse_keys(_fetch_json(self._jwks_uri())), time.monotonic())
+            self._fetch_error = ""
+        except (HTTPException, OSError):
+            self._fetch_error = "no answer"
+        except ValueError as error:
+            self._fetch_error = str(error)
+        self._last_fetch_at = time.monotonic()
+
+    def _jwks_uri(self) -> str:
+        if self.settings.jwks_uri:
+            return self.settings.jwks_uri
+        configuration = _fetch_json(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
+        # OpenID Connect Discovery requires this check.
+        if configuration.get("issuer") != self.settings.issuer:
+            raise ValueError("its OpenID configuration is that of another issuer")
+        uri = configuration.get("jwks_uri")
+        if not isinstance(uri, str) or not _is_url(uri):
+            raise ValueError("its OpenID configuration has no jwks_uri")
+        return uri
+
+
+def _check_verified(claims: Mapping[str, Any], name_claim: str, name: str) -> None:
+    """Refuse a name that its issuer says it has not verified: users may enter any address in their profile.
+
+    An issuer that does not say is trusted. Some send `"true"` instead of `true`. An issuer may repeat the address in
+    `preferred_username` or `sub`, so the value is compared, whichever claim it was read from.
+    """
+    for claim in dict.fromkeys((name_claim, *SELF_ASSERTED)):
+        value, verified = claims.get(claim), claims.get(f"{claim}_verified", True)
+        if isinstance(value, str) and value.casefold() == name.casefold() and str(verified).lower() != "true":
+            raise UnauthenticatedError(
+                f"the bearer token's claim '{claim}_verified' is not true: its issuer has not verified {claim}"
+            )
+
+
+def _create_opener() -> OpenerDirector:
+    """Create a client for HTTP and HTTPS that follows no redirects."""
+    opener = OpenerDirector()
+    for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor()):
+        opener.add_handler(handler)
+    return opener
+
+
+def _fetch_json(url: str) -> dict[str, Any]:
+    try:
+        with _create_opener().open(url, timeout=FETCH_TIMEOUT_S) as response:
+            body = response.read(LARGEST_BYTES + 1)
+    except HTTPError as error:
+        error.close()
+        raise ValueError(f"it answered HTTP {error.code}") from None
+    if len(body) > LARGEST_BYTES:
+        raise ValueError("its answer is too long")
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("its answer is no JSON") from None
+    if not isinstance(document, dict):
+        raise ValueError("its answer is no JSON object")
+    return document
+
+
+def _parse_keys(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
+    """Return the keys that may sign tokens by id; keys of other kinds, for encryption, or too short are left out."""
+    entries = document.get("keys")
+    if not isinstance(entries, list):
+        raise ValueError("its answer has no keys")
+    keys = {}
+    for data in entries:
+        if not isinstance(data, dict) or data.get("kty") not in ("RSA", "EC", "OKP") or data.get("use", "sig") != "sig":
+            continue
+        try:
+            key = jwt.PyJWK(data)
+        except MALFORMED:
+            continue
+        short = isinstance(key.key, RSAPublicKey) and key.key.key_size < SHORTEST_RSA_BITS
+        if key.algorithm_name in ALGORITHMS and not short:
+            keys[key.key_id] = key
+    if not keys:
+        raise ValueError(f"its answer has no key for {', '.join(ALGORITHMS)}")
+    return keys
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isascii() and text.isprintable()
+
+
+def _check_url(name: str, text: str) -> None:
+    if not _is_url(text) or " " in text:
+        hint = "" if name == "jwks_uri" else ", or `jwks_uri` must be given"
+        raise InvalidInputError(f"issuers: {name!r} must be a URL that starts with http:// or https://{hint}")
+
 
 FRESH_S = 3.0
 """Seconds for which an identity is cached: deleting a principal, token or grant takes effect within that time."""

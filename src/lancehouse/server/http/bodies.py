@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.parsing import count_json
+from lancehouse.parsing import count_json, parse_alone
 from lancehouse.server.http.errors import ContentTypeError, PayloadTooLargeError, TooSlowError
 from lancehouse.server.http.memory_budget import Reservation
 
@@ -27,6 +28,8 @@ PACKED = ("gzip", "x-gzip")
 RATIO = 100
 """How many times larger a body may become when it is decompressed, beyond `FREE` bytes."""
 FREE = 2**20
+LARGE = 2**20
+"""Bytes beyond which bodies are counted and joined one at a time."""
 PER_OBJECT = 64
 PER_ITEM = 48
 """Bytes that an object or list (`PER_OBJECT`), and an item of one, take in memory once they are parsed, on average."""
@@ -55,16 +58,13 @@ class RequestBody:
             InvalidInputError: it is not gzip, or incomplete.
             ServiceUnavailableError: other requests hold the memory that it needs.
         """
-        self.parts[:] = [b"".join(self.parts)]  # here, because it takes some milliseconds, and this is a thread
-        raw = self.parts[0]
-        body = _decompress(raw, self.limit, self.memory) if self.is_gzipped else raw
-        self.memory.grow(_estimate_parsed_size(body))
-        return body
-
-
-def has_body(headers: Mapping[str, str]) -> bool:
-    """Return whether a request announces a body."""
-    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if self.is_gzipped:
+            self.parts[:] = [_decompress(b"".join(self.parts), self.limit, self.memory)]
+        # To count and join 16 MB holds up other threads for some milliseconds: only one body at a time does.
+        with parse_alone() if sum(map(len, self.parts)) > LARGE else nullcontext():
+            self.memory.grow(_estimate_parsed_size(self.parts))
+            self.parts[:] = [b"".join(self.parts)]
+        return self.parts[0]
 
 
 def check_content_type(headers: Mapping[str, str], expected: str) -> None:
@@ -153,21 +153,23 @@ def _decompress(raw: bytes, limit: int, memory: Reservation) -> bytes:
     return body
 
 
-def _estimate_parsed_size(body: bytes) -> int:
+def _estimate_parsed_size(parts: list[bytes]) -> int:
     """Estimate the bytes that a JSON body takes once it is parsed: `[]` has two on the wire and takes 72 in memory.
 
     Raises:
         PayloadTooLargeError: it has more objects, lists and items than allowed.
     """
-    containers, items = count_json(body)
-    item_bytes = containers * PER_OBJECT + items * PER_ITEM
-    if item_bytes > MAX_ITEM_BYTES:
-        raise PayloadTooLargeError(
-            f"the JSON has {containers + items:,} values, which is too many; send fewer at a time"
-        )
-    # A str with one character beyond ASCII may take four bytes for each of its characters.
-    widest = 1 if body.isascii() and b"\\u" not in body else 4
-    return item_bytes + len(body) * widest
+    item_bytes, widest = 0, 1
+    for part in parts:
+        containers, items = count_json(part)
+        item_bytes += containers * PER_OBJECT + items * PER_ITEM
+        if item_bytes > MAX_ITEM_BYTES:
+            raise PayloadTooLargeError("the JSON has too many values; send fewer at a time")
+        # A str with one character beyond ASCII may take four bytes for each of its characters. The escape of one may
+        # be divided between two parts.
+        if not part.isascii() or b"\\u" in part or part.endswith(b"\\"):
+            widest = 4
+    return item_bytes + sum(map(len, parts)) * widest
 
 
 def compression_ratio_error() -> PayloadTooLargeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Barrier
 from typing import Literal, ParamSpec, TypeVar
 
 from lancehouse.server.http.limits import ServerLimits
@@ -18,6 +19,8 @@ PoolKind = Literal["requests", "scans", "rows", "uploads", "secrets"]
 Short requests; scan planning; reading and changing rows; receiving rows at the client's pace; checking secrets, each
 of which keeps a core busy for a while.
 """
+OWN_KINDS: tuple[PoolKind, ...] = ("requests", "scans", "rows", "uploads")
+"""Kinds of work whose threads are started with the server."""
 SECRET_THREADS = 2
 """Few: clients that send wrong secrets, before any authentication, must not take more of the machine."""
 
@@ -32,7 +35,7 @@ class PoolKey:
 
 
 class Pools:
-    """The thread pools of a worker, each created when it is first used."""
+    """The thread pools of a worker; those of other servers are created when they are first used."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._threads: dict[PoolKind, int] = {
@@ -45,6 +48,18 @@ class Pools:
         self._seconds: dict[PoolKind, float] = {"scans": limits.plan_s, "rows": limits.rows_s, "uploads": limits.rows_s}
         self._default_s = limits.handle_s
         self._pools: dict[PoolKey, ThreadPoolExecutor] = {}
+
+    def start(self) -> None:
+        """Start the threads for work of this server.
+
+        To start one waits until it runs. While many others run, that takes some milliseconds, for which the event loop
+        would wait.
+        """
+        for kind in OWN_KINDS:
+            barrier = Barrier(self._threads[kind] + 1)
+            for _ in range(self._threads[kind]):
+                self.submit(PoolKey(kind), barrier.wait)
+            barrier.wait()
 
     def submit(self, key: PoolKey, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a call in a pool as soon as a thread is free. To be called from the event loop's thread only."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -33,10 +33,15 @@ TYPES = {
 }
 
 
-READS = {b"GET": "GET", b"HEAD": "HEAD"}
+INLINE = frozenset({b"GET", b"HEAD", b"POST"})
+"""Methods of requests that may be answered here."""
+LARGEST_INLINE = 4096
+"""Most bytes of a body with which a request may be answered here."""
+UNUSUAL = frozenset({"transfer-encoding", "content-encoding", "expect"})
+"""Header fields of bodies that are left to the application."""
 
-InlineAnswer = Callable[[str, bytes, bytes, dict[str, str]], Response | None]
-"""Takes method, path, query and headers; returns the whole response, or None: then the application is called."""
+InlineAnswer = Callable[[str, bytes, bytes, dict[str, str], bytes], Response | None]
+"""Takes method, path, query, headers and body; returns the whole response, or None: then the application is called."""
 
 
 class BodyReads:
@@ -106,6 +111,11 @@ class SharedFlow(FlowControl):
             super().resume_reading()
 
 
+def has_body(headers: Mapping[str, str]) -> bool:
+    """Return whether a request announces a body."""
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
 def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
     """Create the protocol class of connections with these limits."""
     reads = BodyReads()
@@ -121,6 +131,9 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
         """Whether the body of a request that the application answers is being received."""
         _is_discarding = False
         """Whether that request was refused before its body was received."""
+        _held_headers: dict[str, str] | None = None
+        """Headers of a request that is answered here if its whole body comes together with them; else None."""
+        _held_body = b""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -139,6 +152,8 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             if self.transport.is_closing():
                 return
             super().data_received(data)
+            if self._held_headers is not None:
+                self._call_application()  # which receives the rest
             if self._is_discarding:
                 self.flow.pause_reading()
                 self.flow.resume_reading()
@@ -162,11 +177,24 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 return
             # Responses to pipelined requests must be sent in order: an inline one must not overtake the one before.
             waits = self.cycle is not None and not self.cycle.response_complete
-            if not waits and (response := self._try_answer_inline()) is not None:
-                self._send_response(response)
+            headers = None if waits else self._inline_headers()
+            if headers is not None and has_body(headers):
+                self._held_headers = headers
+            elif headers is None or not self._try_answer_inline(headers):
+                self._call_application()
+
+        def on_body(self, body: bytes) -> None:
+            if self._held_headers is None:
+                super().on_body(body)
             else:
-                self._is_reading_body = True
-                super().on_headers_complete()
+                self._held_body += body
+
+        def _call_application(self) -> None:
+            body, self._held_body, self._held_headers = self._held_body, b"", None
+            self._is_reading_body = True
+            super().on_headers_complete()
+            if body:
+                super().on_body(body)
 
         def _start_asgi_task(self, *args: Any) -> None:
             start = partial(super()._start_asgi_task, *args)
@@ -181,6 +209,11 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             return b"transfer-encoding" in headers or not length.isdigit() or int(length) > HIGH_WATER_LIMIT
 
         def on_message_complete(self) -> None:
+            if self._held_headers is not None:
+                if self._try_answer_inline(self._held_headers, self._held_body):
+                    self._held_body, self._held_headers = b"", None
+                else:
+                    self._call_application()
             self._is_reading_body = self._is_discarding = False
             self._cancel_deadline()
             # A request that was answered inline has no cycle.
@@ -200,17 +233,27 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
                 self._is_discarding = True
 
-        def _try_answer_inline(self) -> Response | None:
-            method = READS.get(self.parser.get_method())
-            if method is None or self.flow.write_paused or self.parser.should_upgrade():
+        def _inline_headers(self) -> dict[str, str] | None:
+            """Return the headers of a request that may be answered here; None if only the application may."""
+            method = self.parser.get_method()
+            if method not in INLINE or self.flow.write_paused or self.parser.should_upgrade():
                 return None
             if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
                 return None  # left to uvicorn, which handles unusual request targets
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
-            if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-                return None
+            if not has_body(headers):
+                return headers
+            length = headers.get("content-length", "")
+            is_small = length.isdecimal() and len(length) < 5 and int(length) <= LARGEST_INLINE
+            return headers if method == b"POST" and is_small and not headers.keys() & UNUSUAL else None
+
+        def _try_answer_inline(self, headers: dict[str, str], body: bytes = b"") -> bool:
+            """Answer the request, and return whether that was possible."""
             path, _, query = self.url.partition(b"?")
-            return answer_inline(method, path, query, headers)
+            response = answer_inline(self.parser.get_method().decode(), path, query, headers, body)
+            if response is not None:
+                self._send_response(response)
+            return response is not None
 
         def _send_response(self, response: Response) -> None:
             head = [STATUS_LINE[response.status]]

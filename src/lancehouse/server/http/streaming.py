@@ -307,7 +307,7 @@ class ResponseStreamer:
         except TimeoutError:
             return "ClientTooSlow", f"the client took nothing for {self._write_s:g} s"
         except FORESEEN as error:
-            logger.error("request %s broke off: %s", request_id, error)
+            logger.error("request %s: the response was cut short: %s", request_id, error)
             return type(error).__name__, str(error)
         finally:
             self._active -= 1
