@@ -33,8 +33,12 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
 from lancehouse.catalog.scans.scan_requests import ScanRequest
+from lancehouse.catalog.warehouse_files import WarehouseFiles
+from lancehouse.catalog.warehouses import Warehouse
 
 IO = PyArrowFileIO()
+READ = WarehouseFiles(Warehouse(1, "main", "/")).read
+"""Reads any file, as the server reads those of a warehouse."""
 ALL = AlwaysTrue()
 _NUMBERS = itertools.count(1)
 

@@ -33,6 +33,7 @@ from lancehouse.catalog.scans.scan_requests import ScanRequest, decode_task, enc
 from lancehouse.catalog.warehouses import Warehouse
 from tests.catalog.scans.icebergs import (
     IO,
+    READ,
     append,
     delete_file,
     position_deletes,
@@ -135,7 +136,7 @@ def test_files_and_rows_are_those_of_pyiceberg_itself(
 ) -> None:
     table = create_table(tables, SPECS[spec])
     scan = table.scan() if where is None else table.scan(row_filter=where)
-    answer = plan(table.metadata, IO, request(where), has_nulls=False)
+    answer = plan(table.metadata, READ, request(where), has_nulls=False)
     own = {task.file.file_path: task for task in scan.plan_files()}
     planned = {task["data-file"]["file-path"]: task for task in answer["file-scan-tasks"]}
     assert planned.keys() <= own.keys()
@@ -149,7 +150,7 @@ def test_files_and_rows_are_those_of_pyiceberg_itself(
 def test_partitions_in_json(tables: SqlCatalog) -> None:
     table = create_table(tables, SPECS["many"])
     where = And(EqualTo("id", 3), EqualTo("price", Decimal("0.25")))
-    found = plan(table.metadata, IO, request(where))["file-scan-tasks"]
+    found = plan(table.metadata, READ, request(where))["file-scan-tasks"]
     task = next(task for task in found if task["data-file"]["partition"][0::2] == ["2024-01-01", None])
     file = task["data-file"]
     assert (file["spec-id"], file["content"], file["file-format"]) == (0, "data", "parquet")
@@ -157,15 +158,15 @@ def test_partitions_in_json(tables: SqlCatalog) -> None:
     assert (day, name, price) == ("2024-01-01", None, "0.25")
     assert bucket in range(3)
     assert task["residual-filter"] == request(where).json["filter"]
-    without = plan(table.metadata, IO, request(where), has_nulls=False)["file-scan-tasks"]
+    without = plan(table.metadata, READ, request(where), has_nulls=False)["file-scan-tasks"]
     assert [] in [task["data-file"]["partition"] for task in without]
 
 
 def test_nothing_is_left_to_filter_where_the_partition_says_it(tables: SqlCatalog) -> None:
     table = create_table(tables, SPECS["identity"])
-    answer = plan(table.metadata, IO, request(EqualTo("name", "aa")))
+    answer = plan(table.metadata, READ, request(EqualTo("name", "aa")))
     assert [task["residual-filter"] for task in answer["file-scan-tasks"]] == [True, True]
-    whole = plan(table.metadata, IO, request())
+    whole = plan(table.metadata, READ, request())
     assert {task["residual-filter"] for task in whole["file-scan-tasks"]} == {True}
 
 
@@ -182,16 +183,16 @@ def test_time_travel_and_changed_schemas(tables: SqlCatalog) -> None:
     new = rows(200, 204).rename_columns(["number", "name", "at", "day", "price"]).drop_columns(["day"])
     append(table, new.append_column("more", pa.array([1, 2, 3, 4], pa.int64())))
     for where in (GreaterThan("number", 2), EqualTo("more", 2), IsNull("more"), EqualTo("name", "aa")):
-        answer = plan(table.metadata, IO, request(where), has_nulls=False)
+        answer = plan(table.metadata, READ, request(where), has_nulls=False)
         got = read(table.metadata, answer, where).sort_by("number").to_pylist()
         assert got == table.scan(row_filter=where).to_arrow().sort_by("number").to_pylist()
-    old = plan(table.metadata, IO, request(snapshot_id=first), has_nulls=False)
+    old = plan(table.metadata, READ, request(snapshot_id=first), has_nulls=False)
     assert sum(task["data-file"]["record-count"] for task in old["file-scan-tasks"]) == 12
     json = {"filter": {"type": "eq", "term": "id", "value": 0}, "snapshot-id": first, "select": ["id", "day"]}
-    named = plan(table.metadata, IO, ScanRequest.from_json({**json, "use-snapshot-schema": True}))
+    named = plan(table.metadata, READ, ScanRequest.from_json({**json, "use-snapshot-schema": True}))
     assert len(named["file-scan-tasks"]) == 1
     with pytest.raises(InvalidInputError, match="no column 'id'; it has number"):
-        plan(table.metadata, IO, ScanRequest.from_json(json))
+        plan(table.metadata, READ, ScanRequest.from_json(json))
 
 
 def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
@@ -200,10 +201,10 @@ def test_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     assert "00000-0" in first
     deletes = [position_deletes(tmp_path, first, [0, 1]), position_deletes(tmp_path, second, [3])]
     metadata = with_deletes(table, deletes)
-    answer = plan(metadata, IO, request())
+    answer = plan(metadata, READ, request())
     assert [delete["content"] for delete in answer["delete-files"]] == ["position-deletes"] * 2
     assert read(metadata, answer).sort_by("id")["id"].to_pylist() == [*range(2, 12), 100, 101, 102]
-    before = plan(metadata, IO, request(snapshot_id=table.metadata.current_snapshot_id))
+    before = plan(metadata, READ, request(snapshot_id=table.metadata.current_snapshot_id))
     assert "delete-files" not in before
 
 
@@ -211,7 +212,7 @@ def test_position_deletes_do_not_reach_later_files_or_other_partitions(tables: S
     table = create_table(tables, SPECS["identity"])
     deletes = [position_deletes(tmp_path, "file:///elsewhere", [0], partition=Record("aa"))]
     table.metadata = with_deletes(table, deletes)
-    answer = plan(table.metadata, IO, request())
+    answer = plan(table.metadata, READ, request())
     with_them = [task for task in answer["file-scan-tasks"] if task.get("delete-file-references")]
     assert len(answer["file-scan-tasks"]) == 8
     assert {task["data-file"]["partition"][0] for task in with_them} == {"aa"}
@@ -223,7 +224,7 @@ def test_equality_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
     file = tmp_path / "eq.parquet"
     everywhere = delete_file(file, DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1], partition=Record("bb"))
     metadata = with_deletes(table, [everywhere])
-    answer = plan(metadata, IO, request())
+    answer = plan(metadata, READ, request())
     assert answer["delete-files"][0] == {
         "spec-id": 0,
         "content": "equality-deletes",
@@ -242,12 +243,12 @@ def test_equality_deletes_without_partition_reach_all_that_is_older(tables: SqlC
     table = create_table(tables, SPECS["unpartitioned"])
     delete = delete_file(tmp_path / "eq.parquet", DataFileContent.EQUALITY_DELETES, 1, equality_ids=[1, 2])
     metadata = with_deletes(table, [delete])
-    assert [task["delete-file-references"] for task in plan(metadata, IO, request())["file-scan-tasks"]] == [
+    assert [task["delete-file-references"] for task in plan(metadata, READ, request())["file-scan-tasks"]] == [
         [0],
         [0],
     ]
     with pytest.raises(NotImplementedError, match="equality deletes"):
-        read(metadata, plan(metadata, IO, request()))
+        read(metadata, plan(metadata, READ, request()))
 
 
 def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path:
         content_size_in_bytes=40,
     )
     deletes = [vector, position_deletes(tmp_path, first, [0]), position_deletes(tmp_path, second, [0])]
-    answer = plan(with_deletes(table, deletes), IO, request())
+    answer = plan(with_deletes(table, deletes), READ, request())
     by_path = {
         task["data-file"]["file-path"]: [answer["delete-files"][place] for place in task["delete-file-references"]]
         for task in answer["file-scan-tasks"]
@@ -287,7 +288,7 @@ def test_deletion_vectors_replace_position_deletes(tables: SqlCatalog, tmp_path:
 
 def test_statistics_are_told_of_the_fields_asked_for(tables: SqlCatalog) -> None:
     table = create_table(tables, SPECS["unpartitioned"])
-    file = plan(table.metadata, IO, request(stats_fields=["id"]))["file-scan-tasks"][-1]["data-file"]
+    file = plan(table.metadata, READ, request(stats_fields=["id"]))["file-scan-tasks"][-1]["data-file"]
     assert file["value-counts"] == {"keys": [1], "values": [12]}
     assert file["lower-bounds"] == {"keys": [1], "values": ["0000000000000000"]}
     assert file["upper-bounds"] == {"keys": [1], "values": ["0B00000000000000"]}
@@ -300,7 +301,7 @@ def test_incremental_scans_have_what_was_appended(tables: SqlCatalog) -> None:
     ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
 
     def count_records(start: int, end: int) -> int:
-        answer = plan(table.metadata, IO, request(start_snapshot_id=start, end_snapshot_id=end))
+        answer = plan(table.metadata, READ, request(start_snapshot_id=start, end_snapshot_id=end))
         return sum(task["data-file"]["record-count"] for task in answer["file-scan-tasks"])
 
     assert count_records(ids[0], ids[1]) == 4
@@ -314,13 +315,13 @@ def test_many_files_are_left_to_plan_tasks(tables: SqlCatalog, monkeypatch: pyte
     table = create_table(tables, SPECS["identity"])
     monkeypatch.setattr(iceberg, "FILES", 4)
     where = GreaterThan("id", 1)
-    answer = plan(table.metadata, IO, request(where))
+    answer = plan(table.metadata, READ, request(where))
     (later,) = answer["plan-tasks"]
-    rest = tasks(table.metadata, IO, decode_task(later))
+    rest = tasks(table.metadata, READ, decode_task(later))
     paths = [task["data-file"]["file-path"] for part in (answer, rest) for task in part["file-scan-tasks"]]
     assert len(paths) == len(set(paths)) == 8
     with pytest.raises(PlanTaskNotFoundError):
-        tasks(table.metadata, IO, {"request": {}, "manifests": ["/etc/passwd"]})
+        tasks(table.metadata, READ, {"request": {}, "manifests": ["/etc/passwd"]})
 
 
 def with_manifest_list(metadata: TableMetadata, manifest_list: str) -> TableMetadata:
@@ -354,7 +355,7 @@ def test_manifest_lists_that_are_not_the_tables_own_stay_closed(tables: SqlCatal
     metadata = with_manifest_list(table.metadata, place.format(other=other, own=own))
     words = rf"^snapshot {metadata.current_snapshot_id}: its manifest list lies neither below the table's location nor"
     with pytest.raises(InvalidInputError, match=words) as caught:
-        plan(metadata, IO, request())
+        plan(metadata, READ, request())
     assert "passwd" not in str(caught.value)
 
 
@@ -389,33 +390,27 @@ def test_manifests_that_are_not_the_tables_own_stay_closed(tables: SqlCatalog, t
     with pytest.raises(
         InvalidInputError, match=rf"^snapshot {metadata.current_snapshot_id}: its manifest lies neither"
     ):
-        plan(metadata, IO, request())
+        plan(metadata, READ, request())
 
 
 @pytest.mark.parametrize("form", ["{path}", "file:{path}", "file://{path}"])
 def test_a_tables_own_manifest_list_may_be_written_in_any_form(tables: SqlCatalog, form: str) -> None:
     table = create_table(tables, SPECS["unpartitioned"])
     metadata = with_manifest_list(table.metadata, form.format(path=manifest_list_path(table)))
-    assert len(plan(metadata, IO, request())["file-scan-tasks"]) == 2
+    assert len(plan(metadata, READ, request())["file-scan-tasks"]) == 2
 
 
 def test_manifests_below_the_metadata_path(tables: SqlCatalog, tmp_path: Path) -> None:
     path = {"write.metadata.path": f"{tmp_path}/beside"}
     table = create_table(tables, SPECS["unpartitioned"], properties=path)
     assert manifest_list_path(table).parent == tmp_path / "beside"
-    assert len(plan(table.metadata, IO, request())["file-scan-tasks"]) == 2
+    assert len(plan(table.metadata, READ, request())["file-scan-tasks"]) == 2
     with pytest.raises(InvalidInputError, match=r"its write\.metadata\.path"):
-        plan(table.metadata.model_copy(update={"properties": {}}), IO, request())
-
-
-def _folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
+        plan(table.metadata.model_copy(update={"properties": {}}), READ, request())
 
 
 SPOILT: list[Callable[[Path], object]] = [
     Path.unlink,
-    _folder,
     lambda file: file.write_bytes(b""),
     lambda file: file.write_bytes(b"no Avro at all"),
     lambda file: file.write_bytes(file.read_bytes()[:-9]),
@@ -423,6 +418,7 @@ SPOILT: list[Callable[[Path], object]] = [
     lambda file: file.write_bytes(file.read_bytes().replace(b'"long"', b'"lung"')),
     lambda file: file.write_bytes(file.read_bytes().replace(b"deflate", b"deflatf")),
     lambda file: file.write_bytes(file.read_bytes()[:-60] + b"\xff" * 60),
+    lambda file: file.write_bytes(file.read_bytes() + b"\x02"),
 ]
 
 
@@ -436,7 +432,31 @@ def test_a_manifest_that_is_gone_or_broken(tables: SqlCatalog, spoil: Callable[[
     path = str(manifest_list_path(table)) if which == "list" else manifest.removeprefix("file://")
     spoil(Path(path))
     with pytest.raises(MetadataNotFoundError, match=rf"^Failed to open input stream for file: (file://)?{path}$"):
-        plan(table.metadata, IO, request())
+        plan(table.metadata, READ, request())
+
+
+def test_a_manifest_that_is_a_folder_or_a_link(tables: SqlCatalog, tmp_path: Path) -> None:
+    table = create_table(tables, SPECS["identity"])
+    path = manifest_list_path(table)
+    path.rename(tmp_path / "moved.avro")
+    path.mkdir()
+    with pytest.raises(InvalidInputError, match="cannot be read: Is a directory"):
+        plan(table.metadata, READ, request())
+    path.rmdir()
+    path.symlink_to(tmp_path / "moved.avro")
+    with pytest.raises(InvalidInputError, match="takes manifests from nowhere else"):
+        plan(table.metadata, READ, request())
+
+
+def test_too_many_files_are_refused(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create_table(tables, SPECS["identity"])
+    names = plan(table.metadata, READ, request())["file-scan-tasks"]
+    monkeypatch.setattr(iceberg, "MAX_FILES", len(names))
+    assert plan(table.metadata, READ, request())["file-scan-tasks"] == names
+    for most, what in ((len(names) - 1, "data files"), (1, "manifests")):
+        monkeypatch.setattr(iceberg, "MAX_FILES", most)
+        with pytest.raises(InvalidInputError, match=f"more than {most} {what}: filter by partition"):
+            plan(table.metadata, READ, request())
 
 
 def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,8 +469,8 @@ def test_long_filters_come_back_as_trees(tables: SqlCatalog, monkeypatch: pytest
     for term in terms[-2::-1]:
         right = {"type": "or", "left": term, "right": right}
     for where in (left, right):
-        answer = plan(table.metadata, IO, ScanRequest.from_json({"filter": where}), has_nulls=False)
-        rest = tasks(table.metadata, IO, decode_task(*answer["plan-tasks"]))
+        answer = plan(table.metadata, READ, ScanRequest.from_json({"filter": where}), has_nulls=False)
+        rest = tasks(table.metadata, READ, decode_task(*answer["plan-tasks"]))
         assert len(answer["file-scan-tasks"]) == len(rest["file-scan-tasks"]) == 4
         parsed = ScanTasks.model_validate_json(orjson.dumps(answer)).file_scan_tasks[0].residual_filter
         assert parsed is not None
@@ -482,11 +502,11 @@ def lists(levels: int) -> Any:
 
 def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
     table = create_table(tables, SPECS["unpartitioned"])
-    fine = plan(table.metadata, IO, ScanRequest.from_json({"filter": nested_filter(99), "unknown": lists(900)}))
+    fine = plan(table.metadata, READ, ScanRequest.from_json({"filter": nested_filter(99), "unknown": lists(900)}))
     orjson.dumps(fine)
     for deep in (nested_filter(100), nested_filter(900), transforms(400), nested_filter(0, unknown=lists(400))):
         with pytest.raises(InvalidInputError, match="the filter is nested more than 100 levels deep: simplify it"):
-            plan(table.metadata, IO, ScanRequest.from_json({"filter": deep}))
+            plan(table.metadata, READ, ScanRequest.from_json({"filter": deep}))
     with pytest.raises(PlanTaskNotFoundError):
         decode_task(encode_task({"request": {}, "manifests": lists(200)}))
 
@@ -494,6 +514,6 @@ def test_filters_that_are_nested_too_deep(tables: SqlCatalog) -> None:
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_versions_and_empty_tables(tables: SqlCatalog, version: str) -> None:
     table = tables.create_table("db.e", SCHEMA, properties={"format-version": version})
-    assert plan(table.metadata, IO, request()) == {"file-scan-tasks": [], "plan-tasks": []}
+    assert plan(table.metadata, READ, request()) == {"file-scan-tasks": [], "plan-tasks": []}
     table.append(rows(0, 5))
-    assert read(table.metadata, plan(table.metadata, IO, request())).num_rows == 5
+    assert read(table.metadata, plan(table.metadata, READ, request())).num_rows == 5

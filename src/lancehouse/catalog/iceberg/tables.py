@@ -13,20 +13,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import orjson
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, UnsupportedOperationError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    LanceNamespaceError,
+    UnsupportedOperationError,
+)
 from pyiceberg.exceptions import ValidationError as PyicebergValidationError
-from pyiceberg.manifest import read_manifest_list
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.iceberg import json_values, schemas
 from lancehouse.catalog.iceberg.json_values import Json
-from lancehouse.catalog.iceberg.manifests import METADATA_PATH, UNREADABLE, is_below
+from lancehouse.catalog.iceberg.manifests import METADATA_PATH, UNREADABLE, ManifestReader, is_below
 from lancehouse.catalog.iceberg.updates import (
     DEFAULT_FORMAT_VERSION,
     MAIN,
@@ -130,7 +134,7 @@ def list_table_files(md: Json, files: WarehouseFiles) -> Iterator[str]:
 
 
 def _list_all_files(md: Json, files: WarehouseFiles, root: str) -> Iterator[str]:
-    manifests: dict[str, Any] = {}
+    manifests: dict[str, ManifestFile] = {}
     for snapshot in md["snapshots"]:
         manifests |= _read_manifests(snapshot.get("manifest-list"), files, root)
     if md["properties"].get(GC_ENABLED, "true").lower() != "false":
@@ -145,22 +149,22 @@ def _list_all_files(md: Json, files: WarehouseFiles, root: str) -> Iterator[str]
         yield entry["metadata-file"]
 
 
-def _read_manifests(path: str | None, files: WarehouseFiles, root: str) -> dict[str, Any]:
+def _read_manifests(path: str | None, files: WarehouseFiles, root: str) -> dict[str, ManifestFile]:
     if path is None or not is_below((root,), path):
         return {}
     try:
-        return {manifest.manifest_path: manifest for manifest in read_manifest_list(files.file_io().new_input(path))}
-    except UNREADABLE as error:
+        return {manifest.manifest_path: manifest for manifest in ManifestReader(files.read).read_list(path)}
+    except (LanceNamespaceError, *UNREADABLE) as error:
         logger.warning("manifest list %s cannot be read: %s", path, error)
         return {}
 
 
-def _read_data_files(path: str, manifest: Any, files: WarehouseFiles, root: str) -> list[str]:
+def _read_data_files(path: str, manifest: ManifestFile, files: WarehouseFiles, root: str) -> list[str]:
     if not is_below((root,), path):
         return []
     try:
-        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(files.file_io())]
-    except UNREADABLE as error:
+        return [entry.data_file.file_path for entry in ManifestReader(files.read).read_entries(manifest)]
+    except (LanceNamespaceError, *UNREADABLE) as error:
         logger.warning("manifest %s cannot be read: %s", path, error)
         return []
 

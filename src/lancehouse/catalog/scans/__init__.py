@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import Levels, PlanNotFoundError, table_not_found
 from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.manifests import ReadFile
 from lancehouse.catalog.location_access import ReadableLocations, TableFiles
 from lancehouse.catalog.metadata_loader import LanceMetadataCache
 from lancehouse.catalog.scans import iceberg
@@ -45,8 +45,8 @@ class Scans:
         scan_request = ScanRequest.from_json(request)
         if entry.kind == "lance":
             return completed_plan(self._lance.plan(self._readable_locations(caller, warehouse), entry, scan_request))
-        table, io, files = self._load_iceberg(caller, warehouse, entry)
-        return completed_plan(iceberg.plan(table, io, scan_request, files, has_nulls=_can_read_nulls(caller)))
+        table, read_file, files = self._load_iceberg(caller, warehouse, entry)
+        return completed_plan(iceberg.plan(table, read_file, scan_request, files, has_nulls=_can_read_nulls(caller)))
 
     def fetch_tasks(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_task: str) -> Json:
         """Return the tasks that a plan task stands for.
@@ -59,8 +59,8 @@ class Scans:
         content = decode_task(plan_task)
         if entry.kind == "lance":
             return self._lance.fetch_tasks(self._readable_locations(caller, warehouse), entry, content)
-        table, io, files = self._load_iceberg(caller, warehouse, entry)
-        return iceberg.fetch_tasks(table, io, content, files, has_nulls=_can_read_nulls(caller))
+        table, read_file, files = self._load_iceberg(caller, warehouse, entry)
+        return iceberg.fetch_tasks(table, read_file, content, files, has_nulls=_can_read_nulls(caller))
 
     def fetch_plan(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, plan_id: str) -> Json:
         """Return the result of a plan that was not complete in its response. There are none, so this always raises.
@@ -95,10 +95,10 @@ class Scans:
 
     def _load_iceberg(
         self, caller: Caller, warehouse: Warehouse, entry: EntryRow
-    ) -> tuple[TableMetadata, FileIO, TableFiles]:
+    ) -> tuple[TableMetadata, ReadFile, TableFiles]:
         files = WarehouseFiles(warehouse)
         table = iceberg_tables.parse(files.read(str(entry.metadata_location)))
-        return table.to_pyiceberg(), files.file_io(), TableFiles(self._readable_locations(caller, warehouse), table)
+        return table.to_pyiceberg(), files.read, TableFiles(self._readable_locations(caller, warehouse), table)
 
 
 def _can_read_nulls(caller: Caller) -> bool:

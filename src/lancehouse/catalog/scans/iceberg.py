@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.conversions import to_json
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
 from pyiceberg.expressions.visitors import (
@@ -19,19 +18,13 @@ from pyiceberg.expressions.visitors import (
     manifest_evaluator,
     residual_evaluator_of,
 )
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
-    MANIFEST_ENTRY_SCHEMAS,
-    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    PartitionFieldSummary,
-    _inherit_from_manifest,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -227,8 +220,10 @@ logger = logging.getLogger(__name__)
 FILES = 10_000
 """Approximate number of data files in one response; the others become plan tasks."""
 
-_VERSION = 3
-"""Format version whose schema is used to read manifests of all versions."""
+MAX_FILES = 10 * FILES
+"""Data files in one response, or manifests or delete files of a snapshot, beyond which a scan is refused."""
+
+_Record = TypeVar("_Record")
 
 
 class FileAccess(Protocol):
@@ -239,13 +234,18 @@ class FileAccess(Protocol):
 
 
 def plan(
-    metadata: TableMetadata, io: FileIO, request: ScanRequest, files: FileAccess, *, has_nulls: bool = True
+    metadata: TableMetadata,
+    read_file: manifests.ReadFile,
+    request: ScanRequest,
+    files: FileAccess,
+    *,
+    has_nulls: bool = True,
 ) -> Json:
     """Return the tasks of a scan.
 
     Args:
         metadata: the table's metadata.
-        io: reads its manifests.
+        read_file: reads its manifests.
         request: the client's request.
         files: refuses files that the caller may not read.
         has_nulls: whether the client accepts nulls among partition values; pyiceberg 0.12 does not.
@@ -256,21 +256,21 @@ def plan(
         PermissionDeniedError: a manifest names a file that the caller may not read.
         MetadataNotFoundError: a manifest cannot be read.
     """
-    scan = _Scan(metadata, io, request, files, has_nulls)
+    scan = _Scan(metadata, read_file, request, files, has_nulls)
     groups = list(_group_manifests(scan.matching_manifests))
     later = [encode_task({"request": request.json, "manifests": group}) for group in groups[1:]]
     return scan.build_tasks(groups[0] if groups else [], later)
 
 
 def fetch_tasks(
-    metadata: TableMetadata, io: FileIO, content: Json, files: FileAccess, *, has_nulls: bool = True
+    metadata: TableMetadata, read_file: manifests.ReadFile, content: Json, files: FileAccess, *, has_nulls: bool = True
 ) -> Json:
     """Return the tasks that a plan task stands for.
 
     Raises:
         PlanTaskNotFoundError: it is not from a plan of this table, or the table has changed too much since.
     """
-    scan = _Scan(metadata, io, ScanRequest.from_json(content.get("request")), files, has_nulls)
+    scan = _Scan(metadata, read_file, ScanRequest.from_json(content.get("request")), files, has_nulls)
     paths = content.get("manifests")
     known_paths = {manifest.manifest_path for manifest in scan.matching_manifests}
     if not isinstance(paths, list) or not all(isinstance(path, str) and path in known_paths for path in paths):
@@ -294,7 +294,7 @@ def _group_manifests(manifests: Sequence[ManifestFile]) -> Iterator[list[str]]:
 @dataclass(frozen=True)
 class _Scan:
     metadata: TableMetadata
-    io: FileIO
+    read_file: manifests.ReadFile
     request: ScanRequest
     files: FileAccess
     has_nulls: bool
@@ -389,20 +389,23 @@ class _Scan:
         files: list[Json] = []
         delete_indexes: dict[tuple[str, int | None], int] = {}
         delete_files: list[Json] = []
-        for manifest in self.matching_manifests:
-            if manifest.manifest_path not in path_set:
+        entries = (
+            entry
+            for manifest in self.matching_manifests
+            if manifest.manifest_path in path_set
+            for entry in self._data_entries(manifest)
+        )
+        for entry, row_id in _limit(entries, "data files"):
+            if (task := self._file_task(entry, row_id)) is None:
                 continue
-            for entry, row_id in self._data_entries(manifest):
-                if (task := self._file_task(entry, row_id)) is None:
-                    continue
-                references = []
-                for delete in deletes.list_for(entry):
-                    key = delete.file_path, content_offset(delete)
-                    if key not in delete_indexes:
-                        delete_indexes[key] = len(delete_files)
-                        delete_files.append(self._content_file(delete))
-                    references.append(delete_indexes[key])
-                files.append(task | ({"delete-file-references": references} if references else {}))
+            references = []
+            for delete in deletes.list_for(entry):
+                key = delete.file_path, content_offset(delete)
+                if key not in delete_indexes:
+                    delete_indexes[key] = len(delete_files)
+                    delete_files.append(self._content_file(delete))
+                references.append(delete_indexes[key])
+            files.append(task | ({"delete-file-references": references} if references else {}))
         return scan_tasks(files, delete_files, later)
 
     def _file_task(self, entry: ManifestEntry, row_id: int | None) -> Json | None:
@@ -470,7 +473,7 @@ class _Scan:
             for entry in self._read_entries(manifest)
             if entry.status != ManifestEntryStatus.DELETED
         )
-        return DeleteFiles(entries, self.metadata.specs())
+        return DeleteFiles(_limit(entries, "delete files"), self.metadata.specs())
 
     def _get_spec(self, spec_id: int) -> PartitionSpec:
         if (spec := self.metadata.specs().get(spec_id)) is None:
@@ -502,34 +505,33 @@ class _Scan:
     def _read_manifest_list(self, snapshot: Snapshot) -> Iterator[ManifestFile]:
         if not manifests.is_below(self._roots, snapshot.manifest_list):
             raise manifests.outside_error(snapshot.snapshot_id, "manifest list")
-        yield from self._read_avro(
-            snapshot.manifest_list,
-            MANIFEST_LIST_FILE_SCHEMAS[_VERSION],
-            {-1: ManifestFile, 508: PartitionFieldSummary},
-            {517: ManifestContent},
-        )
+        records = self._read_records(snapshot.manifest_list, self._reader.read_list(snapshot.manifest_list))
+        yield from _limit(records, "manifests")
 
     def _read_entries(self, manifest: ManifestFile) -> Iterator[ManifestEntry]:
         if not manifests.is_below(self._roots, manifest.manifest_path):
             raise manifests.outside_error(manifest.added_snapshot_id, "manifest")
-        entries = self._read_avro(
-            manifest.manifest_path,
-            MANIFEST_ENTRY_SCHEMAS[_VERSION],
-            {-1: ManifestEntry, 2: DataFile},
-            {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        )
-        for entry in entries:
-            yield _inherit_from_manifest(entry, manifest)
+        yield from self._read_records(manifest.manifest_path, self._reader.read_entries(manifest))
 
-    def _read_avro(
-        self, path: str, schema: Schema, types: Mapping[int, Any], enums: Mapping[int, Any]
-    ) -> Iterator[Any]:
+    @cached_property
+    def _reader(self) -> manifests.ManifestReader:
+        return manifests.ManifestReader(self.read_file)
+
+    def _read_records(self, path: str, records: Iterator[_Record]) -> Iterator[_Record]:
         try:
-            with AvroFile[Any](self.io.new_input(path), schema, read_types=dict(types), read_enums=dict(enums)) as file:
-                yield from file
+            yield from records
         except manifests.UNREADABLE as error:
             logger.warning("manifest %s cannot be read: %s", path, error)
             raise MetadataNotFoundError(f"Failed to open input stream for file: {path}") from error
+
+
+def _limit(records: Iterable[_Record], what: str) -> Iterator[_Record]:
+    for count, record in enumerate(records):
+        if count == MAX_FILES:
+            raise IllegalArgumentError(
+                f"the scan reads more than {MAX_FILES} {what}: filter by partition, or rewrite the table's manifests"
+            )
+        yield record
 
 
 @dataclass(frozen=True)

@@ -392,8 +392,6 @@ class App:
                 lance.add_identity_headers(exchange)
             call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
             response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
-        except Exception:
-            raise
         except BaseException as error:
             # A panic in Rust is no Exception: no handler of errors further up would catch it.
             if is_panic(error):
