@@ -34,14 +34,16 @@ check: $(SYNCED) docs
 	$(RUN) mypy
 	$(RUN) pytest -q tests/test_layers.py tests/test_architecture.py
 
-PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
+PARALLEL = --dist loadfile --no-loadscope-reorder --durations 40
+# Tests wait for servers half of the time.
+TWICE_THE_CORES = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
 test: check
-	$(RUN) pytest -q -m "not engines" $(PARALLEL)
+	$(RUN) pytest -q -m "not engines" -n $(TWICE_THE_CORES) --maxprocesses 8 $(PARALLEL)
 
 # What starts other engines: Spark, clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
 test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK)
-	$(RUN) pytest -q -m engines $(PARALLEL)
+	$(RUN) pytest -q -m engines -n auto --maxprocesses 4 $(PARALLEL)
 
 soak: check $(SPARK41) $(LANCE_SPARK)
 	# A machine that others share pauses: an attack during which the server answers late is run again, up to twice.

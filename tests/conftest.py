@@ -54,10 +54,19 @@ ENGINES = (
 )
 """Files that start other engines: Spark of any kind, Ray, lance-spark, Node, notebooks, benchmarks.
 
-`make test-engines` runs them, with all other tests that use the fixture `spark`; `make test` runs the rest.
+`make test-engines` runs them, with all other tests that use the fixture or the parameter `spark`; `make test` runs the
+rest.
 """
-LONG = (*ENGINES, "tests/live/test_histories.py", "tests/live/test_commits.py")
-"""Files of few tests that take minutes: they come first, so that no process is left with one of them in the end."""
+LONG = (
+    *ENGINES,
+    "tests/live/test_commits.py",
+    "tests/conformance/test_suite.py",
+    "tests/security/test_filters.py",
+    "tests/live/test_server_commits.py",
+    "tests/live/test_conformance.py",
+    "tests/browser/test_console.py",
+)
+"""Files that take a minute or more: they come first, so that no process is left with one of them in the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,13 +82,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_place)
     for item in items:
-        if item.nodeid.partition("::")[0] in ENGINES or "spark" in getattr(item, "fixturenames", ()):
+        if item.nodeid.partition("::")[0] in ENGINES or _uses_spark(item):
             item.add_marker(pytest.mark.engines)
     if config.getoption("--soak"):
         return
     for item in items:
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.skip(reason="part of the soak run (--soak)"))
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "spark" in getattr(item, "fixturenames", ()) or "spark" in params
 
 
 def _place(item: pytest.Item) -> int:

@@ -56,7 +56,7 @@ def rows(dataset: Any, filter: str) -> list[int] | None:
         return None
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms().map(lambda random: Grammar(random).filter()))
 def test_a_rewritten_filter_selects_the_same_rows(dataset: Any, original: str) -> None:
     try:

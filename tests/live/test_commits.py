@@ -174,7 +174,7 @@ class ManagedTable:
 @pytest.fixture
 def seconds(soak: bool) -> float:
     """How long processes work, where many do."""
-    return 60 if soak else 10
+    return 60 if soak else 4
 
 
 def on_shared(name: str) -> Callable[[pytest.FixtureRequest, Path], Iterator[LiveCatalog]]:

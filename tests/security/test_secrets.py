@@ -133,7 +133,7 @@ def test_a_secret_that_was_rotated_is_not_recognized(tmp_path: Path) -> None:
 def test_a_flood_of_wrong_secrets(world: SecretsSetup, soak: bool) -> None:
     """Invented clients, which are never slowed down one by one: the server goes on, and so do those it knows."""
     assert world.log_in(world.ada.client_id, world.ada.client_secret).status == 200
-    count = 5000 if soak else 400
+    count = 5000 if soak else 150
     with attack_server(world.server, soak=soak), ThreadPoolExecutor(32) as pool:
         flood = [pool.submit(world.log_in, f"client {number}", "x") for number in range(count)]
         others = [world.send("GET", "/iceberg/v1/config", authorization=f"Bearer {world.token}") for _ in range(10)]

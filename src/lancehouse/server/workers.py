@@ -76,6 +76,7 @@ class WorkerSupervisor:
         self._metrics = tempfile.mkdtemp(prefix="lancehouse-metrics-")
         self._running: list[subprocess.Popen[bytes]] = []
         self._starting: set[int] = set()
+        self._killed: set[int] = set()
         self._crashes: deque[float] = deque()
         self._is_stopping = False
 
@@ -141,18 +142,21 @@ class WorkerSupervisor:
 
     def _kill_hanging(self, pids: Collection[int]) -> None:
         for worker in self._running:
-            if worker.pid in pids and worker.poll() is None:
-                logger.error("worker %d did not respond for %g s: it is killed and replaced", worker.pid, SILENT_S)
-                worker.kill()  # a suspended process reacts to no other signal
+            if worker.pid in pids:
+                self._kill(worker, f"did not respond for {SILENT_S:g} s")
 
     def _end_large(self) -> None:
         most = self._settings.max_memory
         for worker in self._running if most else ():
-            if most and process_memory.resident_bytes(worker.pid) > most and worker.poll() is None:
-                logger.error(
-                    "worker %d holds more than --max-memory, %d bytes: it is killed and replaced", worker.pid, most
-                )
-                worker.kill()
+            if most and process_memory.resident_bytes(worker.pid) > most:
+                self._kill(worker, f"holds more than --max-memory, {most} bytes")
+
+    def _kill(self, worker: subprocess.Popen[bytes], reason: str) -> None:
+        # A large process takes a while to end: it is still there in the next rounds.
+        if worker.pid not in self._killed and worker.poll() is None:
+            logger.error("worker %d %s: it is killed and replaced", worker.pid, reason)
+            self._killed.add(worker.pid)
+            worker.kill()  # a suspended process reacts to no other signal
 
     def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
         self._remove(worker)
@@ -166,6 +170,7 @@ class WorkerSupervisor:
             self._count_crash()
         logger.warning("worker %d ended with code %d and is replaced", worker.pid, worker.returncode)
         self._starting.discard(worker.pid)
+        self._killed.discard(worker.pid)
         self._start()
 
     def _count_crash(self) -> None:

@@ -27,7 +27,7 @@ from lancehouse.catalog.iceberg.manifests import UNREADABLE, ManifestReader
 from tests.catalog.iceberg.avro import AvroParts, encode, split_avro
 from tests.catalog.scans.icebergs import IO
 
-PATHS = [f"file:///data/{number}.parquet" for number in range(20)]
+PATHS = [f"file:///data/{number}.parquet" for number in range(3)]
 
 
 @pytest.fixture(scope="module")

@@ -607,7 +607,7 @@ def test_purge(tmp_path: Path) -> None:
     catalog.engine.dispose()
 
 
-QUIET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUIET = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUIET

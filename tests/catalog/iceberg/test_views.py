@@ -149,7 +149,7 @@ def test_files_that_are_no_view(raw: bytes) -> None:
         views.parse(raw)
 
 
-QUIET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUIET = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUIET
