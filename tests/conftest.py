@@ -54,8 +54,8 @@ ENGINES = (
 )
 """Files that start other engines: Spark of any kind, Ray, lance-spark, Node, notebooks, benchmarks.
 
-`make test-engines` runs them, with all other tests that use the fixture or the parameter `spark`; `make test` runs the
-rest.
+`make test-engines` runs them, with all other tests that use the fixture `spark`, or it as the engine; `make test`
+runs the rest.
 """
 LONG = (
     *ENGINES,
@@ -92,8 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _uses_spark(item: pytest.Item) -> bool:
-    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "spark" in getattr(item, "fixturenames", ()) or "spark" in params
+    params: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+    return "spark" in getattr(item, "fixturenames", ()) or params.get("engine") == "spark"
 
 
 def _place(item: pytest.Item) -> int:
