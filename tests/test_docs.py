@@ -30,7 +30,7 @@ def test_the_readme_example(reference: str, tmp_path: Path) -> None:
     assert block
     code = block[1].replace("http://localhost:8181", reference).replace("s3://bucket/lance", str(tmp_path))
     code = code.replace('    "credential": "client_id:client_secret",\n', "").replace('"db"', '"readme"')
-    found: dict[str, object] = {"table": pa.table({"a": [1, 2, 3]})}
+    found: dict[str, object] = {}
     exec(code, found)
     assert found["docs"].count_rows() == 3  # type: ignore[attr-defined]
 

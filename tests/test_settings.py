@@ -143,6 +143,7 @@ def test_equal_properties_are_the_same_connection() -> None:
         ("iceberg", "lancehouse.IcebergNamespace", AT),
         ("polaris", "lancehouse.PolarisNamespace", AT),
         ("unity", "lancehouse.UnityNamespace", UNITY),
+        ("lakekeeper", "lancehouse.LakekeeperNamespace", AT),
     ],
 )
 def test_aliases_and_class_paths(alias: str, path: str, properties: dict[str, str]) -> None:
@@ -151,7 +152,7 @@ def test_aliases_and_class_paths(alias: str, path: str, properties: dict[str, st
         connect(path, {"endpoin": "http://h"})
 
 
-@pytest.mark.parametrize("client", ["iceberg", "polaris", "unity"])
+@pytest.mark.parametrize("client", ["iceberg", "polaris", "unity", "lakekeeper"])
 def test_every_setting_is_documented(client: str) -> None:
     page = (Path(__file__).parent.parent / "docs" / f"{client}.md").read_text()
     for setting in CLIENT_SETTINGS:

@@ -32,13 +32,13 @@ def test_the_examples(spark: Any, tmp_path: Path) -> None:
 
 
 def test_the_example_of_foreach_batch(spark: Any, tmp_path: Path) -> None:
-    docs = {"impl": "dir", "root": str(tmp_path / "tables"), "table": "docs"}
-    cat = LanceCatalog(spark, "dir", {"root": docs["root"]})
+    root = str(tmp_path / "tables")
+    cat = LanceCatalog(spark, "dir", {"root": root})
     cat.create(spark.range(3), "docs")
     cat.create(spark.range(1), "copy")
     (block,) = re.findall(r"```py\n(def upsert.*?)```", PAGE.read_text(), re.S)
     before = set(spark.streams.active)
-    exec(block, {"DataFrame": DataFrame, "cat": cat, "spark": spark, "docs": docs, "place": str(tmp_path / "place")})
+    exec(block, {"DataFrame": DataFrame, "cat": cat, "spark": spark, "root": root})
     (query,) = set(spark.streams.active) - before
     try:
         query.processAllAvailable()

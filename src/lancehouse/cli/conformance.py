@@ -63,7 +63,7 @@ def parse_checks(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 )
 @click.option("--root", "--location", metavar="FOLDER", help="Where tables may lie; default: a temporary folder.")
 @click.option("--entries", type=click.IntRange(6), help=f"Length of a long list; default {SMALL}, {LARGE} with --full.")
-@click.option("--full", is_flag=True, help="Long lists, as long as servers give trouble with.")
+@click.option("--full", is_flag=True, help="Test long lists (205 entries), where servers tend to fail.")
 @click.option(
     "--area",
     "areas",
@@ -93,7 +93,7 @@ def conformance(
 ) -> None:
     """Check an implementation of lance_namespace on a live server.
 
-    Any will do. The suite makes namespaces and tables with names of its own below --parent, and removes them again. It
+    The suite makes namespaces and tables with names of its own below --parent, and removes them again. It
     exits with 1 if something does not hold.
     """
     from lancehouse.conformance.target import ConformanceTarget

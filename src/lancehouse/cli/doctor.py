@@ -54,7 +54,7 @@ def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> tim
     default="7d",
     show_default=True,
     callback=parse_min_age,
-    help="Staged manifests, and files that no version names, whose writers have surely died.",
+    help="Age from which staged manifests, and files that no version names, count as abandoned.",
 )
 @click.option("--skip-files", is_flag=True, help="Do not list the files of every table: faster where there are many.")
 @click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after confirmation.")

@@ -40,7 +40,7 @@ ICEBERG = "iceberg"
     metavar="COLUMN=TYPE",
     multiple=True,
     callback=parse_properties,
-    help="Of a column of CSV or JSON, as Spark has it: zip=string; repeat it for each.",
+    help="Type of a CSV or JSON column, as in Spark SQL: zip=string; repeat it for each.",
 )
 @click.option(
     "--source-option",

@@ -204,12 +204,12 @@ def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work:
     "--older-than",
     metavar="AGE",
     callback=lambda ctx, param, value: None if value is None else parse_age(ctx, param, value),
-    help="Files that may go; younger ones may be those of a writer at work. Default: 7d; none with --no-writers.",
+    help="Remove only older files; others may belong to a writer at work. Default: 7d; none with --no-writers.",
 )
 @click.option(
     "--no-writers",
     is_flag=True,
-    help="I know that nobody writes: do not wait. Jobs that can go on keep files for 7d, or --older-than.",
+    help="Nobody is writing: remove young files too. Jobs that can be resumed keep theirs for 7d, or --older-than.",
 )
 @with_dry_run
 @with_work

@@ -318,7 +318,9 @@ def _parse_backends(document: Document) -> tuple[BackendSettings, ...]:
         document.check_keys(fields, BACKEND_KEYS, *loc)
         impl = fields.get("impl")
         if not isinstance(impl, str) or not impl:
-            raise document.key_error("is missing: iceberg, polaris, unity, dir, or a class path", *loc, "impl")
+            raise document.key_error(
+                "is missing: iceberg, polaris, unity, lakekeeper, dir, or a class path", *loc, "impl"
+            )
         properties = {
             key: _format_property(value)
             for key, value in _parse_mapping(document, fields.get("properties"), *loc, "properties").items()

@@ -45,8 +45,8 @@ class LanceCatalog(TableJobs):
 
     Args:
         spark: the session.
-        impl: `iceberg`, `polaris`, `unity`, `dir`, `rest`, or the path of a class, as `lance_namespace.connect` takes
-            it.
+        impl: `iceberg`, `polaris`, `unity`, `lakekeeper`, `dir`, `rest`, or the path of a class, as
+            `lance_namespace.connect` takes it.
         properties: properties of that client.
 
     Raises:
