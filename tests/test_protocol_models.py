@@ -14,7 +14,10 @@ from lance_namespace import DescribeTableRequest, connect
 assert not [name for name in sys.modules if name.startswith("lance_namespace_urllib3_client.api.")]
 assert DescribeTableRequest.from_dict({"id": ["t"]}).id == ["t"]
 import lance_namespace_urllib3_client as client
+assert {"TableApi", "DescribeTableRequest", "api"} <= set(dir(client))
+assert "lance_namespace_urllib3_client.api" not in sys.modules
 assert client.TableApi.__name__ == "TableApi"
+assert client.api.TableApi is client.TableApi
 from lance_namespace_urllib3_client import NamespaceApi
 from lance_namespace_urllib3_client.api import TagApi
 try:
@@ -24,6 +27,8 @@ except AttributeError as error:
 from lancehouse.protocol_models import import_models
 import_models()
 assert client.DataApi.__name__ == "DataApi"
+from lance_namespace_urllib3_client import *
+assert MetadataApi.__name__ == "MetadataApi"
 """
 TOO_LATE = """
 import lance_namespace_urllib3_client as client

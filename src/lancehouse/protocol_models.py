@@ -39,9 +39,13 @@ def import_models() -> None:
     def load(name: str) -> Any:
         if name in homes:
             return getattr(importlib.import_module(homes[name]), name)
+        if name == "api":
+            return importlib.import_module(f"{CLIENT}.api")
         raise AttributeError(f"module {CLIENT!r} has no attribute {name!r}")
 
     package["__getattr__"] = load
+    package["__dir__"] = lambda: sorted({*package, *homes, "api"})
+    package["__all__"] = sorted(name for name in {*package, *homes} if not name.startswith("_"))
 
 
 @dataclass(frozen=True, slots=True)

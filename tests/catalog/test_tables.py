@@ -18,6 +18,7 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
+from lancehouse.catalog import metadata_loader
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
@@ -176,6 +177,16 @@ def test_an_iceberg_table(catalog: Catalog, main: Warehouse, caller: Caller) -> 
     assert from_memory(catalog.tables.load, caller, main, ("db",), "t", "all") is None
     with pytest.raises(MetadataNotFoundError, match="Failed to open input stream"):
         catalog.tables.load(caller, main, ("db",), "t")
+
+
+def test_large_metadata_are_not_parsed_on_the_event_loop(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create(catalog, caller, lake=False)
+    monkeypatch.setattr(metadata_loader, "REDUCED_INLINE", len(made.metadata) - 1)
+    assert from_memory(catalog.tables.load, caller, main, ("db",), "t", "refs") is None
+    found = catalog.tables.load(caller, main, ("db",), "t", "refs")
+    assert from_memory(catalog.tables.load, caller, main, ("db",), "t", "refs") == found
 
 
 def test_a_staged_table_is_not_there(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

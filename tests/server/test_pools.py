@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import threading
+
+import pytest
+from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.pools import PoolKey, Pools
@@ -25,7 +29,7 @@ def test_how_long_work_may_take() -> None:
 
 
 def test_threads_are_started_before_they_are_needed() -> None:
-    """To start one waits until it runs, and the event loop must not."""
+    """Starting one blocks until it runs, and the event loop must not wait for that."""
     pools = Pools(ServerLimits(threads=3, scan_threads=1, row_threads=2, upload_threads=4))
     pools.start()
     before = threading.active_count()
@@ -35,3 +39,20 @@ def test_threads_are_started_before_they_are_needed() -> None:
     ready.wait(10)
     assert threading.active_count() == before
     pools.close()
+
+
+def test_a_machine_that_does_not_allow_so_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, and the threads that were started end."""
+    start, started = threading.Thread.start, itertools.count()
+    pools = Pools(ServerLimits(threads=3, scan_threads=1, row_threads=2, upload_threads=4))
+
+    def start_some(thread: threading.Thread) -> None:
+        if next(started) >= 8:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with pytest.raises(ServiceUnavailableError, match="cannot start 4 threads for uploads: can't start new thread"):
+        pools.start()
+    for pool in pools._pools.values():
+        pool.shutdown(wait=True, cancel_futures=True)

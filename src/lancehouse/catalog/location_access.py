@@ -125,7 +125,7 @@ def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
 
 
 def is_known_without_links(warehouse: Warehouse, location: str) -> bool:
-    """Return whether a Lance table has no symlinks, nor the way to it, as far as that is known without a listing."""
+    """Return whether a Lance table, and the path to it, are known to have no symlinks; no folder is listed."""
     return find_link(location, (warehouse.location, *warehouse.roots)) is None and confinement.is_known_without_links(
         location
     )

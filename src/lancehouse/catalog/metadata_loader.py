@@ -92,6 +92,8 @@ class MetadataLoader:
             body = table.refs_json if snapshots == "refs" else table.full_json
             return LoadResult(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)
         document = self.documents.load(warehouse, str(entry.metadata_location), blocking=blocking)
+        if not blocking and snapshots == "refs" and document.is_slow_to_reduce:
+            raise WouldBlockError
         body = document.refs_json if snapshots == "refs" else document.full_json
         if entry.kind == "view":
             return LoadResult(body, document.etag, document.location)
@@ -119,6 +121,9 @@ DOCUMENT_BYTES = 32 * 2**20
 PARSED_BYTES = 2**19
 """Most bytes of files that are also held parsed."""
 
+REDUCED_INLINE = 2**16
+"""Most bytes of a file that is parsed on the event loop."""
+
 GZIP = b"\x1f\x8b"
 """First bytes of a gzip file."""
 
@@ -142,6 +147,11 @@ class MetadataDocument:
     def refs_json(self) -> bytes:
         """The content with only those snapshots that a branch or a tag points to."""
         return _copy_compact(iceberg_tables.keep_ref_snapshots(self.full_json))
+
+    @property
+    def is_slow_to_reduce(self) -> bool:
+        """Whether `refs_json` has still to be built, out of a large document."""
+        return len(self.full_json) > REDUCED_INLINE and "refs_json" not in vars(self)
 
     @cached_property
     def table(self) -> IcebergTableMetadata:

@@ -125,9 +125,22 @@ def require_no_links(location: str, *, reads_rows: bool = True) -> None:
     _require_no_links(location, FOLDERS if reads_rows else REFS, sys.maxsize)
 
 
-def is_known_without_links(location: str) -> bool:
-    """Return whether `require_no_links` found no link before, and nothing has changed since. No folder is listed."""
-    return not any(_find_link(folder, sys.maxsize, _recall_folder) for folder in _local_folders(location, FOLDERS))
+def is_known_without_links(location: str, most: int = 64) -> bool:
+    """Return whether `require_no_links` found no link before, and nothing has changed since.
+
+    No folder is listed, and at most so many are looked at, because this is called on the event loop.
+    """
+    left = most
+
+    def recall(folder: str, state: os.stat_result) -> FolderContent:
+        nonlocal left
+        left -= 1
+        return _recall_folder(folder, state) if left >= 0 else (folder, ())
+
+    try:
+        return not any(_find_link(folder, sys.maxsize, recall) for folder in _local_folders(location, FOLDERS))
+    except OSError:
+        return False
 
 
 def _require_no_links(location: str, parts: Sequence[str], depth: int) -> None:
@@ -137,7 +150,7 @@ def _require_no_links(location: str, parts: Sequence[str], depth: int) -> None:
 
 
 def _local_folders(location: str, parts: Sequence[str]) -> Iterator[str]:
-    """Yield the paths of some folders in a local one, or of that itself for an empty part; of others nothing."""
+    """Yield the paths of subfolders of a local folder, an empty part being the folder itself; none in object stores."""
     if (folder := locations.local_folder(location)) is not None:
         yield from (f"{folder}/{part}" if part else str(folder) for part in parts)
 

@@ -138,7 +138,7 @@ def find_transaction(dataset: lance.LanceDataset, version: int) -> lance.Transac
 
 
 def find_recorded_transaction(dataset: lance.LanceDataset) -> lance.Transaction | None:
-    """Return the transaction that created the dataset's version; None if its file is missing too."""
+    """Return the transaction that created the dataset's version; None if Lance has no record of it."""
     try:
         return find_transaction(dataset, dataset.version)
     except (OSError, ValueError) as error:

@@ -393,9 +393,11 @@ class StartupApp:
     def _install_app(self, future: asyncio.Future[App]) -> None:
         if future.cancelled():
             return
-        if (error := future.exception()) is not None:
-            logger.error("loading failed", exc_info=error)
+        try:
+            app = future.result()
+            app.start()
+        except BaseException as error:
+            logger.error("the server cannot start", exc_info=error)
             self._on_failure()
             return
-        self._app = future.result()
-        self._app.start()
+        self._app = app

@@ -103,7 +103,7 @@ class LanceCatalog(TableJobs):
         tag: str | None = None,
         as_of: Time | None = None,
     ) -> int:
-        """Return the number of rows, or of those that match a filter. See `read` for the"""
+        """Return the number of rows, or of those that match a filter. See `read` for the arguments."""
         rows = check_condition("filter", filter)
         return table_reader.count_rows(self.spark, self._address(table), rows, VersionSelector(version, tag, as_of))
 

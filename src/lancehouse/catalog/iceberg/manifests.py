@@ -6,19 +6,12 @@ what its memory holds.
 
 from __future__ import annotations
 
-import struct
-import zlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
-from pyiceberg.avro.codecs import AVRO_CODEC_KEY
-from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
-from pyiceberg.avro.resolver import construct_reader, resolve_reader
-from pyiceberg.exceptions import ResolveError
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -32,209 +25,100 @@ from pyiceberg.manifest import (
     PartitionFieldSummary,
     _inherit_from_manifest,
 )
-from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.types import FixedType, IcebergType, ListType, MapType, StructType
 
-from lancehouse.catalog.errors import IllegalArgumentError
+from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError
+from lancehouse.catalog.iceberg import avro
+from lancehouse.catalog.iceberg.avro import AvroLimitError, Budget, RecordShape
 from lancehouse.locations import key as location_key
+
+logger = logging.getLogger(__name__)
 
 METADATA_PATH = "write.metadata.path"
 """Property with the folder of a table's metadata files, if it is not below the table's location."""
 
-UNREADABLE = (
-    *(OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError),
-    *(
-        NotImplementedError,
-        RecursionError,
-        MemoryError,
-        ImportError,
-        SystemError,
-        ResolveError,
-        struct.error,
-        zlib.error,
-    ),
-)
-"""Errors that decoding a broken manifest may raise."""
-
-
 ReadFile = Callable[[str], bytes]
 """Returns the content of a file, as `WarehouseFiles.read` does."""
 
-MAX_BYTES = 16 << 20
-"""Largest block of a manifest or manifest list after decompression."""
+MAX_BYTES = 256 << 20
+"""Most bytes of manifests that one reader decodes, after decompression."""
+MAX_VALUES = 6_000_000
+"""Most values that one reader decodes of what its caller keeps; they take up to 60 bytes each."""
+MAX_ENTRY_VALUES = 1_000_000
+"""Most values of one entry."""
 
-_MAX_SCHEMA_BYTES = 1 << 20
+STATISTICS = frozenset({108, 109, 110, 137, 125, 128})
+"""Field ids of an entry's statistics: sizes, counts of values, nulls and NaN, lower and upper bounds."""
+BOUNDS = frozenset({125, 128})
+
 _VERSION = 3
 """Format version whose schema is used to read manifests of all versions."""
+_LIST = RecordShape(
+    MANIFEST_LIST_FILE_SCHEMAS[_VERSION],
+    {-1: ManifestFile, 508: PartitionFieldSummary},
+    {517: ManifestContent},
+    nullable=(504, 505, 506, 512, 513, 514),  # counts, which are optional in version 1
+)
+_ENTRIES = RecordShape(
+    MANIFEST_ENTRY_SCHEMAS[_VERSION],
+    {-1: ManifestEntry, 2: DataFile},
+    {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+)
 
 
 class ManifestReader:
-    """Reads manifest lists and manifests, at most so many bytes of them after decompression."""
+    """Reads manifest lists and manifests, within limits on what they become in memory."""
 
-    def __init__(self, read_file: ReadFile, max_bytes: int = 16 * MAX_BYTES) -> None:
+    def __init__(self, read_file: ReadFile) -> None:
         self._read_file = read_file
-        self._max_bytes = max_bytes
-        self._bytes_left = max_bytes
+        self._kept = Budget(MAX_VALUES)
+        self._block_bytes = Budget(MAX_BYTES, "bytes")
 
     def read_list(self, path: str) -> Iterator[ManifestFile]:
         """Yield the manifests that a manifest list names.
 
         Raises:
-            LanceNamespaceError: the file cannot be read.
-            Exception: one of `UNREADABLE`: it is broken or too large.
+            MetadataNotFoundError: the file is missing or broken.
+            InvalidInputError: it exceeds a limit, or its name is not valid.
+            ServiceUnavailableError: the storage cannot be read now.
         """
-        return self._read_avro(
-            path,
-            MANIFEST_LIST_FILE_SCHEMAS[_VERSION],
-            {-1: ManifestFile, 508: PartitionFieldSummary},
-            {517: ManifestContent},
-        )
+        return self._read(path, _LIST, self._kept, renew=False)
 
-    def read_entries(self, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+    def read_entries(
+        self, manifest: ManifestFile, *, skip: frozenset[int] = frozenset(), keep: bool = False
+    ) -> Iterator[ManifestEntry]:
         """Yield the entries of a manifest, also those of deleted files.
 
+        Args:
+            manifest: the manifest.
+            skip: ids of optional fields that the caller does not need.
+            keep: whether the caller keeps the entries: then all that this reader decodes count together.
+
         Raises:
-            LanceNamespaceError: the file cannot be read.
-            Exception: one of `UNREADABLE`: it is broken or too large.
+            LanceNamespaceError: as `read_list`.
         """
-        entries = self._read_avro(
-            manifest.manifest_path,
-            MANIFEST_ENTRY_SCHEMAS[_VERSION],
-            {-1: ManifestEntry, 2: DataFile},
-            {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        )
-        for entry in entries:
+        values = self._kept if keep else Budget(MAX_ENTRY_VALUES)
+        for entry in self._read(manifest.manifest_path, replace(_ENTRIES, skipped=skip), values, renew=not keep):
             yield _inherit_from_manifest(entry, manifest)
 
-    def _read_avro(self, path: str, schema: Schema, types: dict[int, Any], enums: dict[int, Any]) -> Iterator[Any]:
-        decoder = _Decoder(self._read_file(path))
-        header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
-        reader = resolve_reader(_parse_schema(header), schema, types, enums)
-        decompress = _DECOMPRESS[header.meta.get(AVRO_CODEC_KEY, "null")]
-        while not decoder.is_at_end:
-            count = decoder.read_int()
-            block = decompress(decoder.read_bytes())
-            if decoder.read(SYNC_SIZE) != header.sync:
-                raise ValueError("a block does not end with the sync marker")
-            self._bytes_left -= len(block)
-            if self._bytes_left < 0:
-                raise ValueError(f"the manifests hold more than {self._max_bytes} bytes")
-            # Each entry takes at least one byte, for its status or its path.
-            if not 0 <= count <= len(block):
-                raise ValueError(f"a block of {len(block)} bytes cannot hold {count} entries")
-            entries = _Decoder(block)
-            for _ in range(count):
-                yield reader.read(entries)
+    def read_paths(self, path: str) -> Iterator[str]:
+        """Yield the paths of the files in a manifest, except deleted ones.
 
+        Raises:
+            LanceNamespaceError: as `read_list`.
+        """
+        for entry in self._read(path, replace(_ENTRIES, skipped=STATISTICS), Budget(MAX_ENTRY_VALUES), renew=True):
+            if entry.status != ManifestEntryStatus.DELETED:
+                yield entry.data_file.file_path
 
-class _Decoder(BinaryDecoder):
-    """Decodes Avro values and raises at the end of the data; pyiceberg's compiled decoder reads on past it."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._position == len(self._data)
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, n: int) -> bytes:
-        begin = self._position
-        end = begin + n
-        if n < 0 or end > len(self._data):
-            raise ValueError(f"{n} bytes at offset {begin} of {len(self._data)}")
-        self._position = end
-        return self._data[begin:end]
-
-    def skip(self, n: int) -> None:
-        self.read(n)
-
-    def read_bytes(self) -> bytes:
-        return self.read(self.read_int())
-
-    def read_int(self) -> int:
-        # Most values of a manifest are integers, so this is written for speed.
-        data, position = self._data, self._position
-        byte = data[position]
-        number = byte & 0x7F
-        shift = 7
-        while byte & 0x80:
-            if shift > 63:
-                raise ValueError("an integer of more than 64 bits")
-            position += 1
-            byte = data[position]
-            number |= (byte & 0x7F) << shift
-            shift += 7
-        self._position = position + 1
-        return (number >> 1) ^ -(number & 1)
-
-    def skip_int(self) -> None:
-        self.read_int()
-
-
-def _parse_schema(header: AvroFileHeader) -> Schema:
-    if header.magic != MAGIC:
-        raise ValueError("not an Avro file")
-    if len(header.meta["avro.schema"]) > _MAX_SCHEMA_BYTES:
-        raise ValueError(f"its schema is larger than {_MAX_SCHEMA_BYTES} bytes")
-    schema = header.get_schema()
-    # A list of values that take no bytes could have any length: to skip it would take for ever.
-    for field in index_by_id(schema).values():
-        match field.field_type:
-            case ListType(element_type=element) if _takes_no_bytes(element):
-                raise ValueError(f"the elements of {field.name} take no bytes")
-            case MapType(key_type=key, value_type=value) if _takes_no_bytes(key) and _takes_no_bytes(value):
-                raise ValueError(f"the entries of {field.name} take no bytes")
-    return schema
-
-
-def _takes_no_bytes(dtype: IcebergType) -> bool:
-    match dtype:
-        case StructType(fields=fields):
-            return all(field.required and _takes_no_bytes(field.field_type) for field in fields)
-        case FixedType():
-            return len(dtype) == 0
-    return False
-
-
-def _check_size(data: bytes) -> bytes:
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"a block is larger than {MAX_BYTES} bytes")
-    return data
-
-
-def _decompress_snappy(data: bytes) -> bytes:
-    # The block starts with its size as a varint, and ends with a checksum of four bytes.
-    size = shift = 0
-    for byte in data[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            break
-    if size > MAX_BYTES:
-        raise ValueError(f"a block is larger than {MAX_BYTES} bytes")
-    block = bytes(pa.Codec("snappy").decompress(data[:-4], decompressed_size=size, asbytes=True))
-    if zlib.crc32(block).to_bytes(4, "big") != data[-4:]:
-        raise ValueError("the checksum of a block is wrong")
-    return block
-
-
-def _decompress_stream(codec: Literal["bz2", "zstd"], data: bytes) -> bytes:
-    return _check_size(pa.CompressedInputStream(pa.BufferReader(data), codec).read(MAX_BYTES + 1))
-
-
-_DECOMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
-    "null": lambda data: data,
-    "deflate": lambda data: _check_size(zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, MAX_BYTES + 1)),
-    "bzip2": partial(_decompress_stream, "bz2"),
-    "zstandard": partial(_decompress_stream, "zstd"),
-    "snappy": _decompress_snappy,
-}
+    def _read(self, path: str, shape: RecordShape, values: Budget, *, renew: bool) -> Iterator[Any]:
+        data = self._read_file(path)
+        try:
+            yield from avro.read_records(data, shape, values, self._block_bytes, renew=renew)
+        except AvroLimitError as error:
+            raise IllegalArgumentError(f"{path} is larger than this server reads: {error}") from error
+        except avro.INVALID as error:
+            logger.warning("manifest %s cannot be read: %s", path, error)
+            raise MetadataNotFoundError(f"Failed to open input stream for file: {path}") from error
 
 
 def manifest_roots(location: str, properties: Mapping[str, str]) -> tuple[str, ...]:

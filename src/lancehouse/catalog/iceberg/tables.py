@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import orjson
@@ -23,14 +24,13 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 from pyiceberg.exceptions import ValidationError as PyicebergValidationError
-from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata as PyicebergMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lancehouse.catalog.errors import IllegalArgumentError, ValidationError
 from lancehouse.catalog.iceberg import json_values, schemas
 from lancehouse.catalog.iceberg.json_values import Json
-from lancehouse.catalog.iceberg.manifests import METADATA_PATH, UNREADABLE, ManifestReader, is_below
+from lancehouse.catalog.iceberg.manifests import METADATA_PATH, ManifestReader, is_below
 from lancehouse.catalog.iceberg.updates import (
     DEFAULT_FORMAT_VERSION,
     MAIN,
@@ -120,53 +120,61 @@ _CHECKS: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType(
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 GC_ENABLED = "gc.enabled"
+
+
+MAX_PURGED = 2_000_000
+"""Most files that one purge removes."""
 
 
 def list_table_files(md: Json, files: WarehouseFiles) -> Iterator[str]:
     """Yield every file of a table below its location, each once: data and delete files first, then metadata."""
-    seen: set[str] = set()
+    seen: set[int] = set()
     root = location_key(md["location"], "iceberg")
     for file in _list_all_files(md, files, root):
-        if file not in seen and is_below((root,), file):
-            seen.add(file)
+        # Hashes take less memory than names: a manifest may name millions of files.
+        if (digest := hash(file)) not in seen and is_below((root,), file):
+            if len(seen) == MAX_PURGED:
+                logger.warning(
+                    "table %s has more than %d files: the others are not removed", md["location"], MAX_PURGED
+                )
+                return
+            seen.add(digest)
             yield file
 
 
 def _list_all_files(md: Json, files: WarehouseFiles, root: str) -> Iterator[str]:
-    manifests: dict[str, ManifestFile] = {}
-    for snapshot in md["snapshots"]:
-        manifests |= _read_manifests(snapshot.get("manifest-list"), files, root)
+    lists = dict.fromkeys(path for snapshot in md["snapshots"] if (path := snapshot.get("manifest-list")))
+    manifests: dict[str, None] = {}
+    for path in lists:
+        for manifest in _read_below(path, files, root, ManifestReader.read_list):
+            if len(manifests) == MAX_PURGED:
+                break
+            manifests[manifest.manifest_path] = None
     if md["properties"].get(GC_ENABLED, "true").lower() != "false":
-        for path, manifest in manifests.items():
-            yield from _read_data_files(path, manifest, files, root)
+        for path in manifests:
+            yield from _read_below(path, files, root, ManifestReader.read_paths)
     yield from manifests
+    yield from lists
     for snapshot in md["snapshots"]:
-        yield from [path for path in (snapshot.get("manifest-list"), *snapshot.get("manifests", ())) if path]
+        yield from snapshot.get("manifests", ())
     for file in (*md["statistics"], *md["partition-statistics"]):
         yield file["statistics-path"]
     for entry in md["metadata-log"]:
         yield entry["metadata-file"]
 
 
-def _read_manifests(path: str | None, files: WarehouseFiles, root: str) -> dict[str, ManifestFile]:
-    if path is None or not is_below((root,), path):
-        return {}
-    try:
-        return {manifest.manifest_path: manifest for manifest in ManifestReader(files.read).read_list(path)}
-    except (LanceNamespaceError, *UNREADABLE) as error:
-        logger.warning("manifest list %s cannot be read: %s", path, error)
-        return {}
-
-
-def _read_data_files(path: str, manifest: ManifestFile, files: WarehouseFiles, root: str) -> list[str]:
+def _read_below(
+    path: str, files: WarehouseFiles, root: str, read: Callable[[ManifestReader, str], Iterator[_T]]
+) -> Iterator[_T]:
+    """Yield what a manifest or manifest list names, if it is below the table's location, as far as it can be read."""
     if not is_below((root,), path):
-        return []
+        return
     try:
-        return [entry.data_file.file_path for entry in ManifestReader(files.read).read_entries(manifest)]
-    except (LanceNamespaceError, *UNREADABLE) as error:
+        yield from read(ManifestReader(files.read), path)
+    except LanceNamespaceError as error:
         logger.warning("manifest %s cannot be read: %s", path, error)
-        return []
 
 
 FORMAT_VERSION = "format-version"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 from pyiceberg.conversions import to_json
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
@@ -26,13 +28,33 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.types import NestedField, PrimitiveType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 
-from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError, PlanTaskNotFoundError
+from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
 from lancehouse.catalog.iceberg import manifests
 from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
 
@@ -41,6 +63,8 @@ _CONTENT: Mapping[DataFileContent, str] = {
     DataFileContent.POSITION_DELETES: "position-deletes",
     DataFileContent.EQUALITY_DELETES: "equality-deletes",
 }
+_LOWER_BOUNDS, _UPPER_BOUNDS = 10, 11
+"""Positions of a file's bounds."""
 _FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = 16, 17, 18, 19
 """Positions of fields that format version 3 adds to a file; pyiceberg reads them but has no names for them."""
 
@@ -104,12 +128,35 @@ def partition_json(spec: PartitionSpec, file: DataFile, schemas: Collection[Sche
     values: list[Any] = []
     for position, field in enumerate(spec.fields):
         value = file.partition[position]
-        source = next(
-            (candidate for schema in schemas if (candidate := _find_source(schema, field.source_id)) is not None), None
-        )
-        dtype = None if source is None else field.transform.result_type(source.field_type)
+        dtype = _partition_type(field, schemas)
         values.append(to_json(dtype, value) if value is not None and isinstance(dtype, PrimitiveType) else None)
     return values
+
+
+_CLASSES: Mapping[type[IcebergType], tuple[type, ...]] = {
+    BooleanType: (bool,),
+    **dict.fromkeys((IntegerType, LongType, DateType, TimeType), (int,)),
+    **dict.fromkeys((TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType), (int,)),
+    **dict.fromkeys((FloatType, DoubleType), (float,)),
+    DecimalType: (Decimal,),
+    StringType: (str,),
+    UUIDType: (UUID, bytes),
+    **dict.fromkeys((FixedType, BinaryType), (bytes,)),
+}
+"""Python's classes for partition values of a type."""
+_PRIMITIVE_CLASSES = (bool, int, float, str, bytes, Decimal, UUID)
+
+
+def _value_classes(field: PartitionField, schemas: Collection[Schema]) -> tuple[type, ...]:
+    dtype = _partition_type(field, schemas)
+    return _PRIMITIVE_CLASSES if dtype is None else _CLASSES.get(type(dtype), ())
+
+
+def _partition_type(field: PartitionField, schemas: Collection[Schema]) -> IcebergType | None:
+    """Return the type of a partition field's values; None if its column was dropped."""
+    sources = (_find_source(schema, field.source_id) for schema in schemas)
+    source = next((candidate for candidate in sources if candidate is not None), None)
+    return None if source is None else field.transform.result_type(source.field_type)
 
 
 def _find_source(schema: Schema, field_id: int) -> NestedField | None:
@@ -162,6 +209,7 @@ class DeleteFiles:
         self._equality: dict[Partition, list[SequencedFile]] = defaultdict(list)
         self._everywhere: list[SequencedFile] = []
         for entry in entries:
+            _keep_path_bounds(entry.data_file)
             self._add(entry.sequence_number or 0, entry.data_file, specs)
 
     def _add(self, sequence: int, file: DataFile, specs: Mapping[int, PartitionSpec]) -> None:
@@ -196,6 +244,13 @@ class DeleteFiles:
         return deletes + [delete for number, delete in by_value if number > sequence]
 
 
+def _keep_path_bounds(file: DataFile) -> None:
+    """Drop the bounds of all columns but the path, because delete files are held in memory."""
+    for position in (_LOWER_BOUNDS, _UPPER_BOUNDS):
+        bound = (file[position] or {}).get(PATH_ID)
+        file[position] = None if bound is None else {PATH_ID: bound}
+
+
 def _partition(file: DataFile) -> Partition:
     return file.spec_id, *file.partition._data
 
@@ -214,8 +269,6 @@ def _can_name(delete: DataFile, path: str) -> bool:
 def _path_bounds(file: DataFile) -> tuple[bytes | None, bytes | None]:
     return (file.lower_bounds or {}).get(PATH_ID), (file.upper_bounds or {}).get(PATH_ID)
 
-
-logger = logging.getLogger(__name__)
 
 FILES = 10_000
 """Approximate number of data files in one response; the others become plan tasks."""
@@ -369,7 +422,8 @@ class _Scan:
         return [
             manifest
             for manifest in candidates
-            if manifest.content == ManifestContent.DATA and self._partition_filter(manifest).matches_manifest(manifest)
+            if manifest.content == ManifestContent.DATA
+            and _may_match(self._partition_filter(manifest).matches_manifest, manifest)
         ]
 
     def _appended_manifests(self) -> list[ManifestFile]:
@@ -451,7 +505,11 @@ class _Scan:
         """
         partition_filter = self._partition_filter(manifest)
         next_id = manifest._data[15]
-        for entry in self._read_entries(manifest):
+        needs_statistics = self.request.stats_field_ids(*self.schemas) or not isinstance(
+            self.filter.superset, AlwaysTrue
+        )
+        skip = frozenset() if needs_statistics else manifests.STATISTICS
+        for entry in self._read_entries(manifest, skip=skip):
             file = entry.data_file
             row_id = first_row_id(file)
             if row_id is None and next_id is not None:
@@ -462,7 +520,8 @@ class _Scan:
                 entry.status != ManifestEntryStatus.ADDED or entry.snapshot_id not in self.appended_snapshot_ids
             ):
                 continue
-            if partition_filter.matches_partition(file) and self._matches_metrics(file):
+            self._check_partition(file)
+            if partition_filter.matches_partition(file) and _may_match(self._matches_metrics, file):
                 yield entry, row_id
 
     def _read_deletes(self) -> DeleteFiles:
@@ -470,10 +529,39 @@ class _Scan:
             entry
             for manifest in self.all_manifests
             if manifest.content == ManifestContent.DELETES
-            for entry in self._read_entries(manifest)
+            for entry in self._read_entries(manifest, skip=manifests.STATISTICS - manifests.BOUNDS, keep=True)
             if entry.status != ManifestEntryStatus.DELETED
         )
-        return DeleteFiles(_limit(entries, "delete files"), self.metadata.specs())
+        return DeleteFiles(map(self._checked, _limit(entries, "delete files")), self.metadata.specs())
+
+    def _checked(self, entry: ManifestEntry) -> ManifestEntry:
+        self._check_partition(entry.data_file)
+        return entry
+
+    def _check_partition(self, file: DataFile) -> None:
+        """Check that a file's partition values have the types of its spec, because clients write manifests.
+
+        Raises:
+            IllegalArgumentError: they have not.
+        """
+        classes = self._partition_classes(file.spec_id)
+        values = file.partition._data
+        if len(values) != len(classes) or not all(
+            value is None or isinstance(value, expected) for value, expected in zip(values, classes, strict=True)
+        ):
+            raise IllegalArgumentError(
+                f"the partition of {file.file_path} does not fit partition spec {file.spec_id}: {str(values)[:200]}"
+            )
+
+    def _partition_classes(self, spec_id: int) -> list[tuple[type, ...]]:
+        if spec_id not in self._classes_by_spec:
+            fields = self._get_spec(spec_id).fields
+            self._classes_by_spec[spec_id] = [_value_classes(field, self.schemas) for field in fields]
+        return self._classes_by_spec[spec_id]
+
+    @cached_property
+    def _classes_by_spec(self) -> dict[int, list[tuple[type, ...]]]:
+        return {}
 
     def _get_spec(self, spec_id: int) -> PartitionSpec:
         if (spec := self.metadata.specs().get(spec_id)) is None:
@@ -505,24 +593,26 @@ class _Scan:
     def _read_manifest_list(self, snapshot: Snapshot) -> Iterator[ManifestFile]:
         if not manifests.is_below(self._roots, snapshot.manifest_list):
             raise manifests.outside_error(snapshot.snapshot_id, "manifest list")
-        records = self._read_records(snapshot.manifest_list, self._reader.read_list(snapshot.manifest_list))
-        yield from _limit(records, "manifests")
+        yield from _limit(self._reader.read_list(snapshot.manifest_list), "manifests")
 
-    def _read_entries(self, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+    def _read_entries(
+        self, manifest: ManifestFile, *, skip: frozenset[int], keep: bool = False
+    ) -> Iterator[ManifestEntry]:
         if not manifests.is_below(self._roots, manifest.manifest_path):
             raise manifests.outside_error(manifest.added_snapshot_id, "manifest")
-        yield from self._read_records(manifest.manifest_path, self._reader.read_entries(manifest))
+        yield from self._reader.read_entries(manifest, skip=skip, keep=keep)
 
     @cached_property
     def _reader(self) -> manifests.ManifestReader:
         return manifests.ManifestReader(self.read_file)
 
-    def _read_records(self, path: str, records: Iterator[_Record]) -> Iterator[_Record]:
-        try:
-            yield from records
-        except manifests.UNREADABLE as error:
-            logger.warning("manifest %s cannot be read: %s", path, error)
-            raise MetadataNotFoundError(f"Failed to open input stream for file: {path}") from error
+
+def _may_match(evaluate: Callable[[_Record], bool], item: _Record) -> bool:
+    """Return whether rows may match by statistics; those that cannot be decoded leave nothing out."""
+    try:
+        return evaluate(item)
+    except (ValueError, TypeError, LookupError, ArithmeticError, struct.error):
+        return True
 
 
 def _limit(records: Iterable[_Record], what: str) -> Iterator[_Record]:

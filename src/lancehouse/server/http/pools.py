@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from threading import Barrier
 from typing import Literal, ParamSpec, TypeVar
 
+from lance_namespace.errors import ServiceUnavailableError
+
 from lancehouse.server.http.limits import ServerLimits
 
 P = ParamSpec("P")
@@ -35,7 +37,7 @@ class PoolKey:
 
 
 class Pools:
-    """The thread pools of a worker; those of other servers are created when they are first used."""
+    """The thread pools of a worker; those that `start` leaves out are created when they are first used."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._threads: dict[PoolKind, int] = {
@@ -52,14 +54,25 @@ class Pools:
     def start(self) -> None:
         """Start the threads for work of this server.
 
-        To start one waits until it runs. While many others run, that takes some milliseconds, for which the event loop
+        Starting one blocks until it runs. While many others run, that takes some milliseconds, for which the event loop
         would wait.
+
+        Raises:
+            ServiceUnavailableError: this machine does not allow so many.
         """
         for kind in OWN_KINDS:
+            # Each thread waits until all have been started: a pool gives the next call to a thread that is idle.
             barrier = Barrier(self._threads[kind] + 1)
-            for _ in range(self._threads[kind]):
-                self.submit(PoolKey(kind), barrier.wait)
-            barrier.wait()
+            try:
+                for _ in range(self._threads[kind]):
+                    self.submit(PoolKey(kind), barrier.wait)
+                barrier.wait()
+            except RuntimeError as error:
+                barrier.abort()  # lets those end that were started
+                raise ServiceUnavailableError(
+                    f"cannot start {self._threads[kind]} threads for {kind}: {error}; allow more processes (ulimit -u, "
+                    "or the container's limit), or set fewer threads"
+                ) from error
 
     def submit(self, key: PoolKey, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a call in a pool as soon as a thread is free. To be called from the event loop's thread only."""
