@@ -14,7 +14,7 @@ from bench import report
 from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, TITLES, WIRE
 
 METADATA_MARK = 1.5
-"""How many times the direct call's time a call through the gateway may take."""
+"""How many times the direct call's time a list may take; a description, that of the direct call and of bare HTTP."""
 DATA_MARK = 1.15
 """How many times that of the direct call and of the bare transfer together."""
 MEMORY_MARK = 300
@@ -61,11 +61,11 @@ class GatewayRow:
     @property
     def mark(self) -> tuple[str, float, float] | None:
         """What is expected: in words, the most, and what it is."""
-        if self.size:
-            both = (self.seconds(DIRECT) or 0) + (self.seconds(WIRE) or 0)
-            return "direct + wire", DATA_MARK, (self.seconds(GATEWAY) or 0) / both
-        if self.catalog == FOLDER:
+        if self.catalog == FOLDER and not self.size:
             return None  # a direct call is one of a function
+        if WIRE in self.runs:
+            both = (self.seconds(DIRECT) or 0) + (self.seconds(WIRE) or 0)
+            return "direct + wire", DATA_MARK if self.size else METADATA_MARK, (self.seconds(GATEWAY) or 0) / both
         return "direct", METADATA_MARK, self.over(DIRECT) or 0.0
 
     @property
