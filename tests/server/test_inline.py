@@ -66,6 +66,7 @@ def hold(call: Call) -> Response:
 ROUTES = [
     Route("echo", "POST", "/echo", echo, inline=True),
     Route("echoInThread", "POST", "/thread", echo_in_thread, inline=True),
+    Route("echoElsewhere", "POST", "/elsewhere", echo, inline=True, group=lambda match, query: "another server"),
     Route("hold", "GET", "/hold", hold),
 ]
 
@@ -105,6 +106,10 @@ def test_a_small_body_that_comes_with_its_head(client: ServerClient) -> None:
 def test_a_body_that_comes_later(client: ServerClient, cut: int) -> None:
     data = post("/echo", b'{"key":1234}')
     assert exchange(client, data[:cut], data[cut:]) == [{"blocking": True, "body": '{"key":1234}'}]
+
+
+def test_what_waits_for_another_server_is_left_to_a_thread(client: ServerClient) -> None:
+    assert exchange(client, post("/elsewhere", b"{}")) == [{"blocking": True, "body": "{}"}]
 
 
 def test_what_would_block_is_left_to_a_thread(client: ServerClient) -> None:

@@ -250,7 +250,7 @@ class App:
                 # `>=`, where `_answer` has `>`: a request that is answered inline is not counted in `_in_flight`.
                 if self._in_flight >= self._limits.requests and not route.quiet:
                     raise self._busy_error()
-                if not route.inline:
+                if not route.inline or (route.group and route.group(exchange.match, exchange.query)):
                     raise WouldBlockError
                 self._check_origin(exchange)
             if not blocking and has_body(exchange.headers):

@@ -47,6 +47,8 @@ class Route:
     inline: bool = False
     """Whether `handler` is tried on the event loop's thread first, where the database is a local file.
 
+    Requests that wait for another server (`group`) are not.
+
     It must not block there: where it would, it raises `WouldBlockError`, and runs again in a thread.
     """
     replay: Handler | None = None
