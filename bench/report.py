@@ -39,9 +39,14 @@ class ClientRow:
         return None if self.peer.error else self.peer.wall_s / self.ours.wall_s
 
     @property
+    def has_mark(self) -> bool:
+        """Whether the ratio says something: a wrong answer takes less work."""
+        return self.answers == "same"
+
+    @property
     def missed(self) -> bool:
         """Whether we are below the mark."""
-        return self.ratio is not None and round(self.ratio, 2) < self.mark
+        return self.has_mark and self.ratio is not None and round(self.ratio, 2) < self.mark
 
     @property
     def answers(self) -> str:
@@ -65,7 +70,7 @@ class ClientRow:
             _ms(self.ours.wall_s / self.calls),
             "–" if failed else _ms(self.peer.wall_s / self.calls),
             "–" if self.ratio is None else f"**{self.ratio:.2f}**",
-            "–" if failed else f"≥ {self.mark:g} {'✗' if self.missed else '✓'}",
+            f"≥ {self.mark:g} {'✗' if self.missed else '✓'}" if self.has_mark else "–",
             "–" if failed else f"{self.peer.cpu_s / self.ours.cpu_s:.2f}",
             f"{_per_call(self.ours, self.calls)} : {'–' if failed else _per_call(self.peer, self.calls)}",
             self.answers,
@@ -96,10 +101,10 @@ def show(console: Console, sections: Sequence[Section], *, marks: bool) -> None:
 
 
 def misses(sections: Sequence[Section]) -> list[str]:
-    """Where we are below the mark, and whether the peer's answer was right there."""
+    """Where we are below the mark."""
     return [
         f"{section.client}, {row.operation}{f' with {row.latency_ms} ms' if row.latency_ms else ''}: "
-        f"{row.ratio:.2f} instead of {row.mark:g}" + (f" ({row.answers})" if row.answers != "same" else "")
+        f"{row.ratio:.2f} instead of {row.mark:g}"
         for section in sections
         for row in section.rows
         if row.missed

@@ -22,13 +22,14 @@ from tests.live.committers import SCHEMA
 CONNECTIONS = (1, 16)
 COMMITS = 160
 """In one round, by all connections together; every connection has a new table of its own."""
-MARK = 5.0
+MANY_VERSIONS_MARK, LANCE_MARK, MARK = 5.0, 2.5, 1.5
+"""How many times our processor time the other server's is expected to be, at least."""
 MEMORY_MB = 300
 PICTURE = report.DOCUMENT.with_name("benchmarks-server.svg")
 PACKAGES = ("lancehouse", "pyiceberg", "pylance", "sqlalchemy", "uvicorn")
 HEADINGS = (
-    *("operation", "connections", "ours, requests/s", "theirs", "ratio", "mark"),
-    *("ours, CPU µs", "theirs", "CPU ratio", "ours, median ms", "theirs"),
+    *("operation", "connections", "ours, requests/s", "theirs", "ratio"),
+    *("ours, CPU µs", "theirs", "CPU ratio", "mark", "ours, median ms", "theirs"),
 )
 
 Runner = Callable[[MeasuredServer, int, float], Measured]
@@ -63,17 +64,22 @@ class ServerRow:
         """How many times as much CPU time the other one takes for a request."""
         return cpu_us(self.theirs) / cpu_us(self.ours)
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether we save less processor time than expected."""
+        return self.mark is not None and round(self.cpu_ratio, 1) < self.mark
+
     def cells(self) -> list[str]:
         """The row as text, in the order of the headings."""
-        mark = "–" if self.mark is None else f"≥ {self.mark:g} {'✓' if self.ratio >= self.mark else '✗'}"
+        mark = "–" if self.mark is None else f"≥ {self.mark:g} {'✗' if self.is_missed else '✓'}"
         return [
             self.title,
             str(self.connections),
             *(f"{rate(side):,.0f}" for side in (self.ours, self.theirs)),
             f"**{self.ratio:.1f}**",
-            mark,
             *(f"{cpu_us(side):,.0f}" for side in (self.ours, self.theirs)),
-            f"{self.cpu_ratio:.1f}",
+            f"**{self.cpu_ratio:.1f}**",
+            mark,
             *(f"{median(run.median_ms for run in side):.2f}" for side in (self.ours, self.theirs)),
         ]
 
@@ -115,9 +121,11 @@ def cases(many: int) -> list[ServerCase]:
     """All of them."""
     few, lots = table(f"lance_{FEW}"), table(f"lance_{LOTS}")
     return [
-        ServerCase(f"LoadTable, Lance, {FEW} version", loads(few), MARK),
-        ServerCase(f"LoadTable, Lance, {LOTS} versions", loads(lots), MARK),
-        ServerCase(f"LoadTable, Lance, {LOTS} versions, `snapshots=refs`", loads(f"{lots}?snapshots=refs"), MARK),
+        ServerCase(f"LoadTable, Lance, {FEW} version", loads(few), LANCE_MARK),
+        ServerCase(f"LoadTable, Lance, {LOTS} versions", loads(lots), MANY_VERSIONS_MARK),
+        ServerCase(
+            f"LoadTable, Lance, {LOTS} versions, `snapshots=refs`", loads(f"{lots}?snapshots=refs"), MANY_VERSIONS_MARK
+        ),
         ServerCase("LoadTable, Iceberg", loads(table("iceberg")), MARK),
         ServerCase("Commit of a version, Lance", commits("swaps", MANAGED), MARK),
         ServerCase("Commit of a property, Iceberg", commits("properties", {}), MARK),
@@ -161,9 +169,9 @@ def findings(rows: Sequence[ServerRow], memory: tuple[float, float]) -> list[str
         f"{' and '.join(f'{ratio:.2f}' for ratio in slower)} times as long as of {FEW} (1 and 16 connections).",
         f"- The program that sends the requests took at most {busiest:.0%} of one core.",
         *(
-            f"- Missed: {row.title}, {row.connections} connections: {row.ratio:.1f} instead of {row.mark:g}."
+            f"- Missed: {row.title}, {row.connections} connections: CPU {row.cpu_ratio:.1f} instead of {row.mark:g}."
             for row in rows
-            if row.mark is not None and row.ratio < row.mark
+            if row.is_missed
         ),
     ]
 
@@ -182,8 +190,8 @@ def show(console: Console, rows: Sequence[ServerRow], lines: Sequence[str]) -> N
 
 def write(rows: Sequence[ServerRow], lines: Sequence[str], rounds: int, seconds: float) -> None:
     """Put table and picture into the documents."""
-    bars = [(f"{row.title.replace('`', '')} ({row.connections})", row.ratio) for row in rows]
-    PICTURE.write_text(chart.bars("Requests a second: ours / Iceberg's reference server (connections)", bars, MARK))
+    bars = [(f"{row.title.replace('`', '')} ({row.connections})", row.cpu_ratio) for row in rows]
+    PICTURE.write_text(chart.bars("CPU for a request: Iceberg's reference server / ours (connections)", bars, MARK))
     report.put(
         "bench-server",
         [

@@ -104,9 +104,9 @@ def curve(place: str, growth: float) -> Curve:
 @pytest.mark.parametrize(
     ("ours", "growths", "missed"),
     [
-        (51.0, (1.5, 1.8), []),
-        (49.0, (1.5, 1.8), ["ours, SQLite, by name, one writer: 2.04 instead of 2 times as long"]),
-        (51.0, (1.0, 1.3), ["growth up to 1,000 versions: 1.30 instead of 1.25 times plain Lance's"]),
+        (17.0, (1.5, 1.8), []),
+        (16.0, (1.5, 1.8), ["ours, SQLite, by name, one writer: 6.25 instead of 6 times as long"]),
+        (17.0, (1.0, 1.3), ["growth up to 1,000 versions: 1.30 instead of 1.25 times plain Lance's"]),
     ],
 )
 def test_marks(ours: float, growths: tuple[float, float], missed: list[str]) -> None:
@@ -114,7 +114,7 @@ def test_marks(ours: float, growths: tuple[float, float], missed: list[str]) -> 
     row = CommitsRow(SQLITE, "by name", 1, plain, [one(ours)])
     curves = [curve(PLAIN, growths[0]), curve(SQLITE, growths[1]), curve(FOREIGN, 3.0)]
     assert commits.findings([plain, row], curves, commits.FULL) == [f"- Missed: {line}." for line in missed]
-    assert ("✗" in row.cells()[5]) is (ours < 50)
+    assert ("✗" in row.cells()[5]) is (ours < 16.6)
 
 
 def test_a_rate_ends_when_a_writer_has_nothing_left_to_do() -> None:
@@ -163,11 +163,11 @@ def level(rows: int, seconds: float, memory: float) -> spark_report.RowsLevel:
 @pytest.mark.parametrize(
     ("row", "met"),
     [
-        (measured_row(parquet=6.0, lance_spark=4.0), {PARQUET: True, LANCE_SPARK: True}),
-        (measured_row(parquet=5.9, lance_spark=3.9), {PARQUET: False, LANCE_SPARK: False}),
+        (measured_row(parquet=5.0, lance_spark=3.0), {PARQUET: True, LANCE_SPARK: True}),
+        (measured_row(parquet=4.9, lance_spark=2.9), {PARQUET: False, LANCE_SPARK: False}),
         (measured_row(parquet=6.0), {PARQUET: True}),
-        (measured_row("aggregate", pylance=1.4, parquet=0.1), {PYLANCE: True}),
-        (measured_row("aggregate", pylance=1.3, parquet=0.1), {PYLANCE: False}),
+        (measured_row("aggregate", pylance=1.2, parquet=0.1), {PYLANCE: True}),
+        (measured_row("aggregate", pylance=1.1, parquet=0.1), {PYLANCE: False}),
         (measured_row("merge", pylance=0.1, parquet=0.1), {}),
     ],
 )

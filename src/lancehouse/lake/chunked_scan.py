@@ -148,7 +148,7 @@ STORED_BYTES = 32 << 20
 BATCHES = 8
 """Batches per chunk; freed memory is reused the sooner the smaller they are."""
 MOST_BATCH_ROWS = 1 << 16
-BATCH_STORED_BYTES = 512 << 10
+BATCH_STORED_BYTES = 128 << 10
 """Bytes of files that are decoded together: a filter decodes all rows, though it may return none of them."""
 LEAST_BATCH_ROWS, USUAL_BATCH_ROWS = 8, 8192
 """Fewest rows decoded together, below which a narrow scan is slow; and Lance's default, whatever the size of rows."""
