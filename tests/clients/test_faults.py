@@ -38,6 +38,7 @@ from tests.servers.faults import (
     html,
     lost_answer,
     passes,
+    read_timeout,
     reset,
     slow,
     throttle,
@@ -50,7 +51,6 @@ from tests.servers.unity import Unity
 RETRIES = 2
 PROPERTIES = {
     "connect_timeout_millis": "500",
-    "read_timeout_millis": "400",
     "max_retries": str(RETRIES),
     "root": "/data",
 }
@@ -73,16 +73,15 @@ class Setup:
 
 @pytest.fixture(params=["iceberg", "polaris", "unity"])
 def setup(request: pytest.FixtureRequest) -> Iterator[Setup]:
+    common = {**PROPERTIES, "read_timeout_millis": read_timeout(request)}
     if request.param == "unity":
         with Unity("cat") as unity, FaultProxy(unity.uri) as proxy:
-            yield Setup(
-                proxy, lancehouse.UnityNamespace(endpoint=proxy.uri, catalog="cat", **PROPERTIES), ["cat", "db"]
-            )
+            yield Setup(proxy, lancehouse.UnityNamespace(endpoint=proxy.uri, catalog="cat", **common), ["cat", "db"])
         return
     kind = lancehouse.PolarisNamespace if request.param == "polaris" else lancehouse.IcebergNamespace
     path = "" if request.param == "polaris" else "/api/catalog"
     with Polaris("cat", root="file:///data") as polaris, FaultProxy(polaris.uri) as proxy:
-        properties = {**PROPERTIES, "endpoint": proxy.uri + path, "credential": polaris.credential}
+        properties = {**common, "endpoint": proxy.uri + path, "credential": polaris.credential}
         if request.param == "iceberg":
             properties |= {"root": "file:///data/cat/db", "scope": "PRINCIPAL_ROLE:ALL"}
         yield Setup(proxy, kind(**properties), ["cat", "db"])
@@ -316,10 +315,11 @@ class CellValue(BaseModel):
 class Committing:
     """A client that swaps, behind a proxy."""
 
-    def __init__(self, cell: Cell, proxy: FaultProxy) -> None:
+    def __init__(self, cell: Cell, proxy: FaultProxy, read_timeout_ms: str) -> None:
         self.cell = cell
         self.proxy = proxy
-        settings = ClientSettings.parse("iceberg", {**PROPERTIES, "endpoint": proxy.uri})
+        properties = {**PROPERTIES, "read_timeout_millis": read_timeout_ms, "endpoint": proxy.uri}
+        settings = ClientSettings.parse("iceberg", properties)
         self._rest = Rest(settings, base=proxy.uri, token_uri="")
 
     def commit(self) -> None:
@@ -337,10 +337,10 @@ class Committing:
 
 
 @pytest.fixture
-def committing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Committing]:
+def committing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Committing]:
     monkeypatch.setattr(rest, "FIRST_BACKOFF_S", 0.001)
     with Cell() as cell, FaultProxy(cell.uri) as proxy:
-        yield Committing(cell, proxy)
+        yield Committing(cell, proxy, read_timeout(request))
 
 
 def garble_answer(request: Request, forward: Callable[[Request], Answer]) -> Answer:

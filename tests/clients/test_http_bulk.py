@@ -24,6 +24,7 @@ from tests.servers.faults import (
     answer_always,
     html,
     lost_answer,
+    read_timeout,
     reset,
     slow,
     throttle,
@@ -55,7 +56,7 @@ def listing(request: pytest.FixtureRequest, polaris: Polaris) -> Iterator[tuple[
             credential=polaris.credential,
             scope="PRINCIPAL_ROLE:ALL",
             connect_timeout="1000",
-            read_timeout="500",
+            read_timeout=read_timeout(request),
             max_retries="2",
         )
         yield proxy, namespace
@@ -67,8 +68,8 @@ def listing(request: pytest.FixtureRequest, polaris: Polaris) -> Iterator[tuple[
         reset,
         lost_answer,
         truncate_answer(5),
-        slow(1),
-        slow(drip_s=0.1),
+        slow(5),
+        slow(drip_s=0.2),
         throttle("0"),
         answer_always(503),
         answer_always(502),

@@ -16,6 +16,8 @@ from threading import Lock
 from time import monotonic
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.servers.loopback import Answer, Loopback, Request
 
 Forward = Callable[[Request], Answer]
@@ -60,7 +62,19 @@ def html(request: Request, forward: Forward) -> Answer:
 
 def slow(delay_s: float = 0, *, drip_s: float = 0) -> Fault:
     """Forward, then hold the answer back, or send its body byte by byte."""
-    return lambda request, forward: replace(forward(request), delay_s=delay_s, drip_s=drip_s)
+
+    def slow(request: Request, forward: Forward) -> Answer:
+        return replace(forward(request), delay_s=delay_s, drip_s=drip_s)
+
+    return slow
+
+
+def read_timeout(request: pytest.FixtureRequest) -> str:
+    """Milliseconds for which a test's client waits for an answer.
+
+    Long, because a busy machine must fail no test; short only in tests of servers that do not answer.
+    """
+    return "1000" if re.search("slow|drip|time-out", request.node.name) else "20000"
 
 
 def truncate_answer(missing: int = 1) -> Fault:
