@@ -209,12 +209,12 @@ DRIPS = {
 @pytest.mark.parametrize("what", DRIPS)
 def test_no_server_holds_a_call_by_dripping(what: str) -> None:
     properties = {"connect_timeout": "300", "read_timeout": "300", "max_retries": "0"}
-    with Raw(*DRIPS[what], pause_s=0.05) as server:
+    with Raw(*DRIPS[what], pause_s=0.3) as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **properties)
         started = time.monotonic()
         with pytest.raises(lance.ServiceUnavailableError, match=r"no whole answer within 0\.3 s"):
             namespace.list_namespaces(WAREHOUSE)
-        assert time.monotonic() - started < 2  # the whole drip takes three seconds
+        assert time.monotonic() - started < 12  # the whole drip takes 18 seconds
 
 
 def test_an_answer_that_is_not_encoded_as_it_says() -> None:
@@ -226,7 +226,7 @@ def test_an_answer_that_is_not_encoded_as_it_says() -> None:
 
 
 def test_threads_do_not_queue_for_a_server_that_hangs() -> None:
-    properties = {"connect_timeout": "300", "read_timeout": "300", "max_retries": "0"}
+    properties = {"connect_timeout": "1000", "read_timeout": "1000", "max_retries": "0"}
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         namespace = lancehouse.IcebergNamespace(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}", **properties)
 
@@ -237,4 +237,4 @@ def test_threads_do_not_queue_for_a_server_that_hangs() -> None:
         started = time.monotonic()
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(ask, range(16)))
-        assert time.monotonic() - started < 3  # one after the other it would be five seconds
+        assert time.monotonic() - started < 12  # one after the other it would be 16 seconds

@@ -100,7 +100,7 @@ def test_a_slow_answer_does_not_hold_up_the_end(proxy: FaultProxy) -> None:
     connection.close()
     start = time.monotonic()
     proxy.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_truncated(proxy: FaultProxy, talk: Talk) -> None:
@@ -147,7 +147,7 @@ def test_rules_choose_by_method_and_path_and_in_order(proxy: FaultProxy, talk: T
 
 
 def test_latency_is_not_a_queue(proxy: FaultProxy) -> None:
-    proxy.latency_ms = 100
+    proxy.latency_ms = 1000
 
     def once(_: int) -> int:
         talk = Talk(proxy.uri)
@@ -158,7 +158,7 @@ def test_latency_is_not_a_queue(proxy: FaultProxy) -> None:
     start = time.monotonic()
     with ThreadPoolExecutor(16) as pool:
         assert set(pool.map(once, range(16))) == {200}
-    assert 0.1 <= time.monotonic() - start < 1.2
+    assert 1 <= time.monotonic() - start < 12  # one after the other it would be 16 seconds
 
 
 def test_no_server_behind(faults: Callable[[str], FaultProxy]) -> None:
