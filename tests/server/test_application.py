@@ -24,6 +24,7 @@ from lancehouse.server.http.observability import Log
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import Route
 from lancehouse.store import repository
+from tests.live.gateways import until
 from tests.server.serving import ServerClient, serving
 
 HELD = threading.Event()
@@ -235,12 +236,9 @@ def test_a_connection_lives_on_after_an_error(awkward: ServerClient) -> None:
 def test_connections_are_limited(tmp_path: Path) -> None:
     with serving(tmp_path, limits=ServerLimits(connections=2)) as client:
         with socket.create_connection(("127.0.0.1", client.port)), socket.create_connection(("127.0.0.1", client.port)):
-            time.sleep(0.1)
-            said = raw(client.port, b"")
-            assert said.startswith(b"HTTP/1.1 503 ")
-            assert b"retry-after: 1" in said
-        time.sleep(0.1)
-        assert client.send("GET", "/health/live").status == 200
+            until(lambda: raw(client.port, b"").startswith(b"HTTP/1.1 503 "), "both are there")
+            assert b"retry-after: 1" in raw(client.port, b"")
+        until(lambda: client.send("GET", "/health/live").status == 200, "both are gone")
 
 
 def test_a_running_request_is_finished_before_the_server_stops(tmp_path: Path) -> None:
