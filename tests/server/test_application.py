@@ -64,7 +64,7 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerClient]:
-    limits = ServerLimits(body=1000, read_s=0.5, head_s=0.5, handle_s=0.3, requests=8, threads=4)
+    limits = ServerLimits(body=1000, read_s=1.5, head_s=1.5, handle_s=1.5, requests=8, threads=4)
     with serving(tmp_path_factory.mktemp("awkward"), limits=limits, more=ROUTES) as client:
         yield client
         HELD.set()
