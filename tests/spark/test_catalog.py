@@ -176,8 +176,9 @@ def test_recall_of_a_search(catalog: LanceCatalog, tmp_path: Path) -> None:
             lambda query: [row.id for row in catalog.search("t", query, columns=["id"], **effort).collect()]
         )
 
-    assert recall() >= 0.9
-    assert recall(nprobes=1, refine_factor=1) < 0.7
+    usual = recall()
+    assert usual >= 0.9
+    assert recall(nprobes=1, refine_factor=1) < usual - 0.1  # the index is trained on rows that are chosen at random
 
 
 def test_history(catalog: LanceCatalog, table: lance.LanceDataset) -> None:
