@@ -266,7 +266,7 @@ def _read_float(layout: struct.Struct, decoder: Decoder) -> float:
     return value
 
 
-def _fixed(kind: str, size: int, convert: Callable[[bytes], Any]) -> _Type:
+def _fixed_type(kind: str, size: int, convert: Callable[[bytes], Any]) -> _Type:
     if not isinstance(size, int) or not 0 <= size <= MAX_BLOCK_BYTES:
         raise ValueError(f"a fixed type of {size} bytes")
     return _Type(kind, lambda decoder: convert(decoder.read(size)), lambda decoder: decoder.skip(size), size > 0)
@@ -347,7 +347,7 @@ class _Compiler:
                 return self._map(_PRIMITIVES["string"], self.compile(values, None, None))
             case {"type": "fixed", "size": size}:
                 self._remember(schema)
-                return self._fixed(schema, size)
+                return self._compile_fixed(schema, size)
             case {"type": "bytes", "logicalType": "decimal"}:
                 convert = partial(_to_decimal, _scale(schema))
                 skip = _PRIMITIVES["bytes"].skip
@@ -371,13 +371,13 @@ class _Compiler:
 
         return _Type(inner.kind, partial(use, inner.read), partial(use, inner.skip), is_nullable=True)
 
-    def _fixed(self, schema: dict[str, Any], size: int) -> _Type:
+    def _compile_fixed(self, schema: dict[str, Any], size: int) -> _Type:
         match schema.get("logicalType"):
             case "decimal":
-                return _fixed("decimal", size, partial(_to_decimal, _scale(schema)))
+                return _fixed_type("decimal", size, partial(_to_decimal, _scale(schema)))
             case "uuid":
-                return _fixed("uuid", size, lambda data: UUID(bytes=data))
-        return _fixed("bytes", size, bytes)
+                return _fixed_type("uuid", size, lambda data: UUID(bytes=data))
+        return _fixed_type("bytes", size, bytes)
 
     def _array(self, item: _Type) -> _Type:
         if not item.takes_bytes:

@@ -532,9 +532,9 @@ class _Scan:
             for entry in self._read_entries(manifest, skip=manifests.STATISTICS - manifests.BOUNDS, keep=True)
             if entry.status != ManifestEntryStatus.DELETED
         )
-        return DeleteFiles(map(self._checked, _limit(entries, "delete files")), self.metadata.specs())
+        return DeleteFiles(map(self._check_entry, _limit(entries, "delete files")), self.metadata.specs())
 
-    def _checked(self, entry: ManifestEntry) -> ManifestEntry:
+    def _check_entry(self, entry: ManifestEntry) -> ManifestEntry:
         self._check_partition(entry.data_file)
         return entry
 
