@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -23,7 +23,6 @@ from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 from lancehouse.catalog.callers import Caller, Identity, Role
 from lancehouse.catalog.errors import Levels
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake import confinement
 from lancehouse.lake.confinement import outside_error, require_no_links
 from lancehouse.locations import (
     child_location,
@@ -122,13 +121,6 @@ def require_no_link(warehouse: Warehouse, location: str, kind: Kind) -> None:
     """
     if find_link(location, (warehouse.location, *warehouse.roots), kind):
         raise location_error(location, "there is a symlink on the way")
-
-
-def is_known_without_links(warehouse: Warehouse, location: str) -> bool:
-    """Return whether a Lance table, and the path to it, are known to have no symlinks; no folder is listed."""
-    return find_link(location, (warehouse.location, *warehouse.roots)) is None and confinement.is_known_without_links(
-        location
-    )
 
 
 def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
@@ -255,6 +247,8 @@ class ReadableLocations:
     """Distinguishes callers; it may be a token, so repr hides it."""
     identify: Callable[[], Identity] = field(repr=False, compare=False)
     """Returns the caller's identity; called for each check, because grants change."""
+    opens: bool = True
+    """Whether tables are opened, not only described."""
 
     @classmethod
     def from_caller(cls, database: Database, caller: Caller, warehouse: Warehouse) -> ReadableLocations:
@@ -264,6 +258,10 @@ class ReadableLocations:
     def __hash__(self) -> int:
         return hash((self.warehouse.name, self.caller))
 
+    def for_descriptions(self) -> Self:
+        """Return one for tables that are described and not opened."""
+        return replace(self, opens=False)
+
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
         """Refuse a table with symlinks on the way to it or in its folder.
 
@@ -272,8 +270,9 @@ class ReadableLocations:
         Raises:
             InvalidInputError, OutsideError: there is a symlink, on the way or in its folder.
         """
-        require_no_link(self.warehouse, location, "lance")
-        require_no_links(location)
+        if self.opens:
+            require_no_link(self.warehouse, location, "lance")
+            require_no_links(location)
 
     def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:  # noqa: ARG002 - of others
         """Refuse a location that the catalog would refuse for a table of the caller.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
 from lance_namespace import (
@@ -202,6 +202,13 @@ TELLING = frozenset({"describe_table", "declare_table"})
 Properties = Mapping[str, str]
 
 
+class GatewayConfinement(Confinement, Protocol):
+    """What may be opened on behalf of a caller of the gateway."""
+
+    def for_descriptions(self) -> Confinement:
+        """Return one for tables that are described and not opened: nobody looks for links in their folders."""
+
+
 @dataclass(frozen=True)
 class Backend:
     """A Lance namespace that the gateway serves under a name."""
@@ -213,7 +220,7 @@ class Backend:
     """Locations below which its tables may lie; nothing else is opened."""
     id_prefix: tuple[str, ...] = ()
     """Leading levels of its ids that callers leave out."""
-    confine: Callable[[str | None], Confinement] | None = field(default=None, repr=False)
+    confine: Callable[[str | None], GatewayConfinement] | None = field(default=None, repr=False)
     """For a warehouse: returns what may be opened on behalf of the owner of a token."""
 
     @property
@@ -305,7 +312,7 @@ class BackendClients:
 
 @lru_cache(CLIENTS)
 def _connect_clients(
-    impl: str, properties: tuple[tuple[str, str], ...], token: str | None, confinement: Confinement
+    impl: str, properties: tuple[tuple[str, str], ...], token: str | None, confinement: GatewayConfinement
 ) -> BackendClients:
     full_properties = dict(properties)
     if token is not None:
@@ -321,9 +328,9 @@ def _connect_clients(
     if not any(key.rpartition(".")[2] == TABLE_STORAGE for key in full_properties):
         full_properties[TABLE_STORAGE] = HARMLESS
     outer, inner = _connect(impl, public_properties), _connect(impl, full_properties)
-    for own_client in (outer, inner):
-        assert isinstance(own_client, TableOperations)
-        own_client.confinement = confinement
+    assert isinstance(outer, TableOperations)
+    assert isinstance(inner, TableOperations)
+    outer.confinement, inner.confinement = confinement.for_descriptions(), confinement
     return BackendClients(outer, inner, confinement)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -60,6 +60,12 @@ class BackendConfinement:
     backend: str
     roots: tuple[str, ...]
     reads_all: bool
+    opens: bool = True
+    """Whether tables are opened, not only described."""
+
+    def for_descriptions(self) -> Self:
+        """Return one for tables that are described and not opened."""
+        return replace(self, opens=False)
 
     def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
         """Refuse a table outside of the roots, unless the catalog announces its location and it is not on this machine.
@@ -70,6 +76,8 @@ class BackendConfinement:
         remote = [place for place in announced if local_folder(place) is None]
         if not is_inside(location, (*self.roots, *remote)):
             raise outside_error("the table lies at", location, self._remedy)
+        if not self.opens:
+            return
         if link := find_link(location, self.roots):
             raise outside_error("the table lies behind a symbolic link,", link, "put the folder itself in its place")
         require_no_links(location)

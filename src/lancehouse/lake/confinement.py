@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -125,27 +125,9 @@ def require_no_links(location: str, *, reads_rows: bool = True) -> None:
     _require_no_links(location, FOLDERS if reads_rows else REFS, sys.maxsize)
 
 
-def is_known_without_links(location: str, most: int = 64) -> bool:
-    """Return whether `require_no_links` found no link before, and nothing has changed since.
-
-    No folder is listed, and at most so many are looked at, because this is called on the event loop.
-    """
-    left = most
-
-    def recall(folder: str, state: os.stat_result) -> FolderContent:
-        nonlocal left
-        left -= 1
-        return _recall_folder(folder, state) if left >= 0 else (folder, ())
-
-    try:
-        return not any(_find_link(folder, sys.maxsize, recall) for folder in _local_folders(location, FOLDERS))
-    except OSError:
-        return False
-
-
 def _require_no_links(location: str, parts: Sequence[str], depth: int) -> None:
     for folder in _local_folders(location, parts):
-        if link := _find_link(folder, depth, _read_folder):
+        if link := _find_link(folder, depth):
             raise _refuse_link(link)
 
 
@@ -178,7 +160,7 @@ _seen_folders: BoundedCache[tuple[str, int, int], FolderContent] = BoundedCache(
 added, removed or replaced."""
 
 
-def _find_link(path: str, depth: int, read: Callable[[str, os.stat_result], FolderContent]) -> str | None:
+def _find_link(path: str, depth: int) -> str | None:
     try:
         state = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -187,13 +169,8 @@ def _find_link(path: str, depth: int, read: Callable[[str, os.stat_result], Fold
         return path
     if not stat.S_ISDIR(state.st_mode) or not depth:
         return None
-    link, folders = read(path, state)
-    return link or next(filter(None, (_find_link(each, depth - 1, read) for each in folders)), None)
-
-
-def _recall_folder(folder: str, state: os.stat_result) -> FolderContent:
-    """Return the content of a folder that was seen before; of any other, that it is a link itself."""
-    return _seen_folders.get((folder, state.st_ino, state.st_ctime_ns)) or (folder, ())
+    link, folders = _read_folder(path, state)
+    return link or next(filter(None, (_find_link(each, depth - 1) for each in folders)), None)
 
 
 def _read_folder(folder: str, state: os.stat_result) -> FolderContent:

@@ -18,7 +18,6 @@ from lance_namespace.errors import (
 from lancehouse.catalog import listing
 from lancehouse.catalog.callers import Identity, Role
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.location_access import is_known_without_links
 from lancehouse.gateway import messages
 from lancehouse.gateway.backends import Backend, request_ids, request_locations, run_operation
 from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
@@ -143,7 +142,7 @@ def _recall_table(call: Call, backend: Backend) -> Response:
         raise WouldBlockError
     metadata = TableMetadata.model_validate_json(loaded.metadata)
     location, properties = metadata.location or "", metadata.properties or {}
-    if not is_lance(properties) or storage_options(properties) or not is_known_without_links(warehouse, location):
+    if not is_lance(properties) or storage_options(properties):
         raise WouldBlockError
     description = {"location": location, "storage_options": {}, "properties": properties}
     is_managed = managed_by(properties) == IMPL
