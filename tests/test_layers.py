@@ -22,6 +22,7 @@ BASE = {
     "in_process",
     "locations",
     "modes",
+    "named_catalogs",
     "paging",
     "parsing",
     "properties",

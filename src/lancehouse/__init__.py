@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from lancehouse.clients.transactions import transaction
     from lancehouse.clients.unity import UnityNamespace
     from lancehouse.errors import CommitStateUnknownError
+    from lancehouse.lake.shortcuts import open_table as open  # noqa: A004
+    from lancehouse.lake.shortcuts import write_table as write
+    from lancehouse.named_catalogs import connect
 
 __all__ = [
     "CommitStateUnknownError",
@@ -29,7 +32,10 @@ __all__ = [
     "LakekeeperNamespace",
     "PolarisNamespace",
     "UnityNamespace",
+    "connect",
+    "open",
     "transaction",
+    "write",
 ]
 
 _HOMES = {
@@ -38,8 +44,13 @@ _HOMES = {
     "LakekeeperNamespace": "lancehouse.clients.lakekeeper",
     "PolarisNamespace": "lancehouse.clients.polaris",
     "UnityNamespace": "lancehouse.clients.unity",
+    "connect": "lancehouse.named_catalogs",
+    "open": "lancehouse.lake.shortcuts",
     "transaction": "lancehouse.clients.transactions",
+    "write": "lancehouse.lake.shortcuts",
 }
+_NAMES = {"open": "open_table", "write": "write_table"}
+"""Names that differ in the modules, where they would hide built-in functions."""
 _INTERFACE = "lance_namespace"
 
 
@@ -47,7 +58,7 @@ def __getattr__(name: str) -> Any:
     """Import a public class on first access, so that importing the package itself stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES[name]), _NAMES.get(name, name))
 
 
 def _register(interface: ModuleType) -> None:

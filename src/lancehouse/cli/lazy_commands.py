@@ -129,7 +129,7 @@ def complete_catalog(_ctx: click.Context, _param: click.Parameter, incomplete: s
     """Complete the names of catalogs; return none if the configuration file is invalid."""
     from lance_namespace.errors import InvalidInputError
 
-    from lancehouse.cli import named_catalogs
+    from lancehouse import named_catalogs
 
     try:
         return [name for name in named_catalogs.load().names if name.startswith(incomplete)]

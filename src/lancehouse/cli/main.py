@@ -16,7 +16,7 @@ from lancehouse.cli.lazy_commands import CATALOG, KINDS, LazyCommand, complete_c
 from lancehouse.cli.output import FAILED, INTERRUPTED, OUTPUTS, Output
 
 if TYPE_CHECKING:
-    from lancehouse.cli.named_catalogs import NamedCatalogs
+    from lancehouse.named_catalogs import NamedCatalogs
 
 START = """
 Catalogs are configured in ~/.lancehouse.yaml:
@@ -71,7 +71,7 @@ class CliContext:
         Raises:
             InvalidInputError: their configuration cannot be read.
         """
-        from lancehouse.cli import named_catalogs
+        from lancehouse import named_catalogs
 
         return named_catalogs.load()
 

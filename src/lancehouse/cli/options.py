@@ -132,8 +132,8 @@ def get_catalog(ctx: click.Context) -> Connection:
     Raises:
         UsageError: both `--impl` and a catalog are given.
     """
-    from lancehouse.cli.named_catalogs import CLASS_PATHS, ICEBERG
     from lancehouse.connection import Connection
+    from lancehouse.named_catalogs import CLASS_PATHS, ICEBERG
 
     impl: str | None = ctx.params.get("impl")
     if impl is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.connection import Connection
@@ -99,6 +100,25 @@ class NamedCatalogs:
             return f"there is no catalog {name!r}: write it into {self.file}, or set {variable}"
         known = f"{self.file} and the environment have {', '.join(self.names)}"
         return f"there is no catalog {name!r}; {suggest(name, self.names, known)}"
+
+
+def connect(name: str | None = None, **changes: str) -> LanceNamespace:
+    """Connect to a catalog by its name in `~/.lancehouse.yaml`, by default to the file's `default`.
+
+    Its `parent`, if it has one, is not added to ids: those of a client are whole.
+
+    Args:
+        name: of the catalog.
+        changes: properties that override those of the file.
+
+    Raises:
+        InvalidInputError: there is no such catalog, or its configuration is invalid.
+    """
+    catalogs = load()
+    name = name or catalogs.default
+    if name is None:
+        raise InvalidInputError(f"name a catalog, or set `{DEFAULT}` in {catalogs.file}")
+    return catalogs.catalog(name).connect(**changes)
 
 
 def normalize_key(word: str) -> str:

@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.cli import named_catalogs
+from lancehouse import named_catalogs
 
 SECRET = "s3cr3t"
 

@@ -1,0 +1,58 @@
+"""Open and write tables by one name: that of a catalog in `~/.lancehouse.yaml`, then the levels of the table's id."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import lance
+from lance_namespace import LanceNamespace
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse import named_catalogs
+from lancehouse.connection import Connection
+from lancehouse.identifiers import parse_levels
+
+
+def open_table(name: str, **options: Any) -> lance.LanceDataset:
+    """Open a table by its name, such as `prod.db.docs`.
+
+    Args:
+        name: the name of a catalog in `~/.lancehouse.yaml`, then the table's id there, without the catalog's `parent`.
+        options: further arguments of `lance.dataset`, such as `version`.
+
+    Raises:
+        InvalidInputError: there is no such catalog, or the name has no table.
+    """
+    client, table_id = _locate(name)
+    return lance.dataset(namespace_client=client, table_id=table_id, **options)
+
+
+def write_table(rows: Any, name: str, mode: str = "create", **options: Any) -> lance.LanceDataset:
+    """Write rows to a table by its name, and return the table.
+
+    Args:
+        rows: whatever `lance.write_dataset` takes: an Arrow table or reader, a DataFrame of pandas or polars, …
+        name: as `open_table` takes it.
+        mode: `create` (the table must not exist), `append` or `overwrite`.
+        options: further arguments of `lance.write_dataset`.
+
+    Raises:
+        InvalidInputError: there is no such catalog, or the name has no table.
+    """
+    client, table_id = _locate(name)
+    return lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode=mode, **options)
+
+
+def _locate(name: str) -> tuple[LanceNamespace, list[str]]:
+    catalog, *levels = parse_levels(name)
+    if not levels:
+        raise InvalidInputError(f"{name!r} names no table: it is the name of a catalog, then a table's id in it")
+    connection = named_catalogs.load().catalog(catalog)
+    return _connect(connection.impl, tuple(sorted(connection.properties.items()))), [*connection.parent, *levels]
+
+
+@lru_cache(32)
+def _connect(impl: str, properties: tuple[tuple[str, str], ...]) -> LanceNamespace:
+    """Return the client of a catalog; all tables share one, and with it the connections to its server."""
+    return Connection(impl, dict(properties)).connect()
