@@ -11,7 +11,7 @@ LANCE_SPARK = .venv/.lance_spark
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway clean
+.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -66,6 +66,9 @@ bench-spark: $(SYNCED) $(LANCE_SPARK)
 
 bench-console: $(SYNCED)
 	$(RUN) python -m bench.console
+
+bench-store: $(SYNCED)
+	$(RUN) python -m bench.store
 
 bench-gateway: $(SYNCED)
 	$(RUN) python -m bench.gateway

@@ -93,7 +93,13 @@ def contenders(client: str, address: servers.Address) -> tuple[Contender, Conten
         case "unity":
             theirs = lance_namespace_impls.unity.UnityNamespace
             return (
-                Contender(lambda uri: UnityNamespace(endpoint=uri, catalog=servers.CATALOG, **known), servers.CATALOG),
+                Contender(
+                    # The peer asks for no credentials, which take a request of their own here.
+                    lambda uri: UnityNamespace(
+                        endpoint=uri, catalog=servers.CATALOG, vend_credentials="false", **known
+                    ),
+                    servers.CATALOG,
+                ),
                 Contender(lambda uri: theirs(**{"unity.endpoint": uri}, **prefixed), servers.CATALOG),
             )
     raise ValueError(f"no such client: {client}")

@@ -118,7 +118,7 @@ def start(client: str, sizes: Sequence[int], dataset: Path) -> Iterator[Address]
         else:
             emulator = ["bench.servers", client, str(dataset), *map(str, sizes)]
             uri, token = stack.enter_context(_process(emulator))[0].split()
-        slow, counting = (stack.enter_context(_relay(uri, latency_ms)) for latency_ms in (LATENCY_MS, 0))
+        slow, counting = (stack.enter_context(start_relay(uri, latency_ms)) for latency_ms in (LATENCY_MS, 0))
         yield Address(uri, slow, counting, token, folder)
 
 
@@ -141,7 +141,8 @@ def _process(arguments: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[s
 
 
 @contextmanager
-def _relay(uri: str, latency_ms: int) -> Iterator[Relay]:
+def start_relay(uri: str, latency_ms: int) -> Iterator[Relay]:
+    """A relay in front of a server, until the block ends."""
     address = urlsplit(uri)
     with _process(["bench.relay", str(address.hostname), str(address.port), str(latency_ms)]) as (port, process):
         yield Relay(f"http://127.0.0.1:{port}", process)

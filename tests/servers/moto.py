@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,12 @@ class Moto:
     """A running server."""
 
     endpoint: str
+    requests: list[str] = field(default_factory=list, repr=False)
+    """All requests so far, by method."""
+
+    def count_requests(self) -> Counter[str]:
+        """All requests so far, by method: LIST is a GET of a bucket, and a POST deletes several objects."""
+        return Counter("DELETE" if method == "POST" else method for method in self.requests)
 
     @property
     def options(self) -> dict[str, str]:
@@ -98,11 +105,11 @@ def start_moto() -> Iterator[Moto]:
         text=True,
     ) as process:
         assert process.stdout is not None
-        drain = Thread(target=_drain, args=(process.stdout,))
+        moto = Moto(_endpoint(process.stdout))
+        drain = Thread(target=_drain, args=(process.stdout, moto.requests))
         try:
-            endpoint = _endpoint(process.stdout)
             drain.start()
-            yield Moto(endpoint)
+            yield moto
         finally:
             process.kill()
             if drain.ident is not None:
@@ -119,6 +126,8 @@ def _endpoint(log: IO[str]) -> str:
     raise MotoError("moto did not come up; its log ends:\n" + "".join(said[-40:]))
 
 
-def _drain(log: IO[str]) -> None:
-    for _ in log:
-        pass
+def _drain(log: IO[str], requests: list[str]) -> None:
+    for line in log:
+        if match := re.search(r'"(GET|HEAD|PUT|POST|DELETE) /([^ ?]*)(\S*) HTTP', line):
+            method, path, query = match.groups()
+            requests.append("LIST" if method == "GET" and ("list-type" in query or "/" not in path) else method)

@@ -1,0 +1,124 @@
+"""A real S3 on 127.0.0.1: versitygw in front of a folder, built once with Go from the module registry."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from uuid import uuid4
+
+from lancehouse.spark.java import cache_folder
+from tests.servers import jars
+from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket
+
+VERSION = "v1.8.0"
+START_TIMEOUT_S = 60
+_OPERATION = re.compile(r" s3_(\w+) ")
+_METHODS = {"ListObjects": "LIST", "Get": "GET", "Head": "HEAD", "Copy": "COPY", "Put": "PUT", "Delete": "DELETE"}
+
+
+class VersitygwError(RuntimeError):
+    """It could not be built, or did not come up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versitygw:
+    """A running server."""
+
+    endpoint: str
+    folder: Path
+    log: Path
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Storage options in Lance's names."""
+        return {
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+            "aws_region": REGION,
+            "aws_endpoint": self.endpoint,
+            "allow_http": "true",
+        }
+
+    def bucket(self) -> Bucket:
+        """A new bucket."""
+        name = f"bucket-{uuid4().hex[:12]}"
+        (self.folder / name).mkdir()
+        return Bucket(name, self.endpoint, self.options)
+
+    def count_requests(self) -> Counter[str]:
+        """All requests so far, by method; those of a multipart upload are PUTs."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return Counter(_find_method(operation) for operation in _OPERATION.findall(text))
+
+
+def _find_method(operation: str) -> str:
+    return next((method for start, method in _METHODS.items() if operation.startswith(start)), "PUT")
+
+
+def find_go() -> str | None:
+    """The Go compiler; None if there is none."""
+    return shutil.which("go") or next((path for path in ("/usr/local/go/bin/go",) if Path(path).exists()), None)
+
+
+@contextmanager
+def start_versitygw(folder: Path) -> Iterator[Versitygw]:
+    """Run the server until the block ends; its buckets are folders below `folder`.
+
+    Raises:
+        VersitygwError: it could not be built, or did not come up.
+    """
+    program = jars.once(cache_folder() / "versitygw" / VERSION, _build) / "versitygw"
+    buckets, log = folder / "buckets", folder / "access.log"
+    buckets.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        *(str(program), "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION),
+        *("--port", f"127.0.0.1:{port}", "--access-log", str(log), "--quiet", "posix", str(buckets)),
+    ]
+    with (folder / "versitygw.log").open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _wait(process, port, folder / "versitygw.log")
+        yield Versitygw(f"http://127.0.0.1:{port}", buckets, log)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
+    deadline = monotonic() + START_TIMEOUT_S
+    while process.poll() is None and monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            sleep(0.05)
+        else:
+            return
+    raise VersitygwError(f"versitygw did not come up:\n{output.read_text()[-4000:]}")
+
+
+def _build(folder: Path) -> None:
+    go = find_go()
+    if go is None:
+        raise VersitygwError("versitygw is built with Go, and there is none")
+    done = subprocess.run(
+        [go, "install", f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"],
+        env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-mod=mod"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+    )
+    if done.returncode != 0:
+        raise VersitygwError(f"versitygw could not be built:\n{done.stdout[-4000:]}")
