@@ -19,6 +19,14 @@ FEW_METADATA_FILES: Mapping[str, str] = MappingProxyType(
     {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10"}
 )
 """Properties that ask a server which writes a metadata file at each commit to delete old ones."""
+PUBLISHED = "lancehouse.published"
+"""Setting in the response of LoadTable: the version whose manifest is known to be at its final path."""
+PUBLISHED_HEADER = "X-Lancehouse-Published"
+"""Header field by which a client tells the server of it: the table's uuid, the version and where it was staged."""
+STAGED = "lance.manifest.staged"
+"""Key of a snapshot's summary: path of the staged manifest below the table's location."""
+TOTAL_ROWS, TOTAL_FILES, TOTAL_BYTES = "total-records", "total-data-files", "total-files-size"
+"""Keys of a snapshot's summary, as Iceberg has them."""
 DOC = "doc"
 STORAGE_PREFIX = "storage."
 

@@ -26,6 +26,7 @@ HEADER_PREFIX = "header."
 MILLIS_SUFFIX = "_millis"
 ALL = "all"
 HARMLESS = "harmless"
+AUTO = "auto"
 
 
 def data_folder() -> Path:
@@ -101,6 +102,12 @@ def _parse_trust(value: str) -> str:
     return value.lower()
 
 
+def _parse_vending(value: str) -> str:
+    if value.lower() not in (AUTO, "true", "false"):
+        raise ValueError(f"must be {AUTO}, true or false")
+    return value.lower()
+
+
 def _parse_path(value: str) -> str:
     return "/" + value.strip("/")
 
@@ -163,6 +170,13 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
         "which `storage.*` properties of a table count: all, or harmless, those that lead no credentials elsewhere",
         ALL,
     ),
+    Setting(
+        "vend_credentials",
+        _parse_vending,
+        "whether to ask the catalog for credentials to the storage of tables: auto (use them if it vends any), true (it"
+        " is an error if it vends none), or false",
+        AUTO,
+    ),
     Setting("ca_bundle", _parse_file, "PEM file with the certificates of the authorities to trust"),
     Setting(
         "client_cert", _parse_file, "PEM file with the client's certificate, and its key unless `client_key` is given"
@@ -190,6 +204,7 @@ class ClientSettings:
     managed_by: str
     scope: str
     table_storage: str
+    vend_credentials: str
     catalog: str = ""
     api_path: str = ""
     auth_token: str | None = field(default=None, repr=False)

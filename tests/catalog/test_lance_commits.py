@@ -51,6 +51,9 @@ class TableAtVersion:
     def branches(self) -> Mapping[str, int]:
         return self.kept
 
+    def stored_schema(self, version: int) -> dict[str, Any]:
+        return {"type": "struct", "schema-id": 1, "fields": [{"id": version}]}
+
     def stored_branches(self) -> Mapping[str, int]:
         return self.branches_in_storage
 
@@ -271,6 +274,7 @@ def test_nothing_to_do() -> None:
 
 def test_the_catalog_takes_over_at_the_version_of_storage() -> None:
     made = commit(STORED, {"action": "set-properties", "updates": {"managed_by": "IMPL"}})
+    assert made.values.pop("schema")["fields"] == [{"id": 3}]
     assert made.values == {"version": 3, "properties": {**STORED.properties, "managed_by": "impl"}}
 
 

@@ -14,6 +14,7 @@ from lance_namespace.errors import (
     InvalidInputError,
     NamespaceNotFoundError,
     PermissionDeniedError,
+    ServiceUnavailableError,
     TableAlreadyExistsError,
     TableNotFoundError,
 )
@@ -290,3 +291,97 @@ def test_who_may_change_tables(catalog: Catalog, main: Warehouse, caller: Caller
             load(catalog, other)
     else:
         assert load(catalog, other)["table-uuid"]
+
+
+# Versions that a client has published
+
+
+def commit_version(catalog: Catalog, caller: Caller, version: int, staged: str) -> str:
+    """Have the catalog accept a version; return the table's uuid."""
+    main = catalog.warehouses["main"]
+    snapshot = {
+        "snapshot-id": version,
+        **({"parent-snapshot-id": version - 1} if version > 1 else {}),
+        "sequence-number": version,
+        "timestamp-ms": 1,
+        "manifest-list": f"lance:///t/_versions/{version}.manifest",
+        "summary": {"operation": "append", "lance.manifest.staged": staged},
+    }
+    request = {
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": version - 1 or None}],
+        "updates": [
+            {"action": "add-snapshot", "snapshot": snapshot},
+            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": version},
+        ],
+    }
+    catalog.commits.commit(caller, main, ("db",), "t", request)
+    return catalog.tables.get_entry(caller, main, ("db",), "t").uuid
+
+
+def published(catalog: Catalog, caller: Caller) -> str | None:
+    found = catalog.tables.load(caller, catalog.warehouses["main"], ("db",), "t", "refs")
+    return found.config.get("lancehouse.published")
+
+
+def tell(catalog: Catalog, caller: Caller, told: str) -> None:
+    catalog.tables.set_published(caller, catalog.warehouses["main"], ("db",), "t", told)
+
+
+def test_a_published_version_is_told_until_the_next_one(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, properties={"managed_by": "impl"})
+    uuid = commit_version(catalog, caller, 1, "_versions/1.manifest-a")
+    assert published(catalog, caller) is None
+    tell(catalog, caller, f"{uuid}/1/_versions/1.manifest-a")
+    assert published(catalog, caller) == "1"
+    commit_version(catalog, caller, 2, "_versions/2.manifest-b")
+    assert published(catalog, caller) is None
+    tell(catalog, caller, f"{uuid}/1/_versions/1.manifest-a")
+    assert published(catalog, caller) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "",
+        "/",
+        "{uuid}/1",
+        "{uuid}/1/",
+        "{uuid}/1/_versions/other",
+        "other/1/s",
+        "{uuid}/2/s",
+        "{uuid}/None/s",
+        "{uuid}/１/s",
+    ],
+)
+def test_a_client_that_tells_something_else(catalog: Catalog, caller: Caller, told: str) -> None:
+    create(catalog, caller, properties={"managed_by": "impl"})
+    tell(
+        catalog,
+        caller,
+        "{uuid}/None/s".format(uuid=catalog.tables.get_entry(caller, catalog.warehouses["main"], ("db",), "t").uuid),
+    )
+    uuid = commit_version(catalog, caller, 1, "s")
+    tell(catalog, caller, told.format(uuid=uuid))
+    assert published(catalog, caller) is None
+
+
+def test_a_reader_tells_nothing(catalog: Catalog, caller: Caller) -> None:
+    create(catalog, caller, properties={"managed_by": "impl"})
+    uuid = commit_version(catalog, caller, 1, "s")
+    reader = Caller(Identity("ada", (Grant(Role.READER, "main", ()),)))
+    tell(catalog, reader, f"{uuid}/1/s")
+    assert published(catalog, caller) is None
+
+
+def test_a_database_that_cannot_be_written_fails_no_load(
+    catalog: Catalog, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(catalog, caller, properties={"managed_by": "impl"})
+    uuid = commit_version(catalog, caller, 1, "s")
+
+    def refuse(*_: object) -> None:
+        raise ServiceUnavailableError("the disk is full")
+
+    monkeypatch.setattr(catalog.database, "write", refuse)
+    tell(catalog, caller, f"{uuid}/1/s")
+    assert published(catalog, caller) is None

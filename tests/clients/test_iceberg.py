@@ -147,8 +147,31 @@ def test_headers_of_its_own() -> None:
         namespace.describe_table(DescribeTableRequest(id=["wh", "db", "t"], vend_credentials=True))
         assert [headers["X-Team"] for headers in server.headers] == ["ml", "ml"]
         assert server.headers[-1]["X-Iceberg-Access-Delegation"] == "vended-credentials"
-        namespace.describe_table(DescribeTableRequest(id=["wh", "db", "t"]))
+        namespace.describe_table(DescribeTableRequest(id=["wh", "db", "t"], vend_credentials=False))
         assert server.headers[-1]["X-Iceberg-Access-Delegation"] is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "requested", "asks"),
+    [
+        ({}, None, True),
+        ({"vend_credentials": "auto"}, False, False),
+        ({"vend_credentials": "FALSE"}, None, False),
+        ({"vend_credentials": "false"}, True, True),
+        ({"vend_credentials": "true"}, False, False),
+    ],
+)
+def test_credentials_are_asked_for(mode: dict[str, str], requested: bool | None, asks: bool) -> None:
+    with Fake({"defaults": {}, "overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **mode)
+        namespace.describe_table(DescribeTableRequest(id=["wh", "db", "t"], vend_credentials=requested))
+        sent = server.headers[-1]["X-Iceberg-Access-Delegation"]
+    assert sent == ("vended-credentials" if asks else None)
+
+
+def test_a_wrong_way_to_ask_for_credentials() -> None:
+    with pytest.raises(lance.InvalidInputError, match=r"vend_credentials.*must be auto, true or false"):
+        lancehouse.IcebergNamespace(endpoint="http://127.0.0.1:1", vend_credentials="maybe")
 
 
 @pytest.mark.parametrize(
@@ -232,9 +255,25 @@ def test_vended_credentials(polaris: Polaris) -> None:
         "aws_secret_access_key": "s",
         "expires_at_millis": "7",
     }
-    plain = namespace.describe_table(DescribeTableRequest(id=["test_catalog", "db", "t"])).storage_options or {}
+    request = DescribeTableRequest(id=["test_catalog", "db", "t"], vend_credentials=False)
+    plain = namespace.describe_table(request).storage_options or {}
     assert plain["aws_access_key_id"] == "client"
     assert "expires_at_millis" not in plain
+
+
+def test_credentials_that_are_required_and_do_not_come(polaris: Polaris) -> None:
+    polaris.seed_namespace("test_catalog", "db")
+    polaris.seed_iceberg("test_catalog", "db", "t", location="s3://b/db/t", properties={"table_type": "lance"})
+    namespace = lancehouse.IcebergNamespace(
+        endpoint=polaris.iceberg_uri,
+        credential=polaris.credential,
+        scope="PRINCIPAL_ROLE:ALL",
+        vend_credentials="true",
+    )
+    table = ["test_catalog", "db", "t"]
+    with pytest.raises(lance.InvalidInputError, match="vends no credentials for it, and vend_credentials is true"):
+        namespace.describe_table(DescribeTableRequest(id=table))
+    assert namespace.describe_table(DescribeTableRequest(id=table, vend_credentials=False)).location == "s3://b/db/t"
 
 
 @pytest.mark.parametrize("id", [[], None])

@@ -27,7 +27,8 @@ from lance_namespace import (
 
 import lancehouse
 from lancehouse.schema.jsonarrow import from_jsonarrow
-from tests.servers.faults import FaultProxy, answer_always
+from tests.servers.faults import FaultProxy, Forward, answer_always
+from tests.servers.loopback import Answer, Request
 from tests.servers.unity import Unity
 
 Calls = list[tuple[Callable[[Any], object], Any]]
@@ -199,6 +200,40 @@ def test_vended_credentials(unity: Unity) -> None:
             "aws_session_token": "t",
             "expires_at_millis": "7",
         }
+
+
+@pytest.mark.parametrize(
+    ("statuses", "own", "asked"),
+    [
+        ((403, 200), {}, ["READ_WRITE", "READ"]),
+        ((403,), {"storage.aws_secret_access_key": "own"}, ["READ_WRITE"]),
+        ((403, 403), {}, ["READ_WRITE", "READ"]),
+        ((400,), {}, ["READ_WRITE"]),
+    ],
+    ids=["to read only", "own keys", "refused", "not set up"],
+)
+def test_credentials_that_do_not_come(
+    unity: Unity, statuses: tuple[int, ...], own: dict[str, str], asked: list[str]
+) -> None:
+    """By default the client takes what it gets, and works without."""
+    unity.seed_schema(CATALOG, "db")
+    unity.seed_table(
+        CATALOG, "db", "t", format="TEXT", location="file:///nowhere/t", properties={"table_type": "lance"}
+    )
+    body = '{"aws_temp_credentials": {"access_key_id": "k", "secret_access_key": "s", "session_token": "t"}}'
+    with FaultProxy(unity.uri) as proxy:
+        answers = iter(statuses)
+
+        def answer(request: Request, forward: Forward) -> Answer:
+            status = next(answers)
+            return answer_always(status, body if status == 200 else "{}")(request, forward)
+
+        proxy.add(answer, method="POST", path="temporary-table-credentials", times=2)
+        namespace = lancehouse.UnityNamespace(endpoint=proxy.uri, catalog=CATALOG, max_retries="0", **own)
+        options = namespace.describe_table(DescribeTableRequest(id=[*DB, "t"])).storage_options or {}
+        assert ("aws_access_key_id" in options) == (200 in statuses)
+        sent = [path for method, path in proxy.requests if "temporary" in path]
+    assert len(sent) == len(asked)
 
 
 def test_unity_cannot_rename(namespace: lancehouse.UnityNamespace) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +18,7 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, Pe
 
 from lancehouse.lake.dataset import TableRef, local_folder, manifest_folder
 from lancehouse.lake.history import read_schema
-from lancehouse.lake.manifests import STAGING, Manifest, ManifestStore, parse_staged_path
+from lancehouse.lake.manifests import DISCARD, STAGING, Manifest, ManifestStore, parse_staged_path
 from lancehouse.lake.versions import list_manifests
 from tests.lake.folder import rows
 from tests.lake.store import FakeStore
@@ -239,6 +240,9 @@ class ManifestFolder:
             found = (path for path in self.folder.rglob("*") if path.is_file())
             return {str(path.relative_to(self.folder)): path.read_bytes() for path in found}
         assert self.store
+        for thread in threading.enumerate():
+            if thread.name == DISCARD:
+                thread.join()
         return {key.removeprefix("a b/t/"): data for key, data in self.store.objects.items()}
 
 
@@ -291,6 +295,30 @@ def test_finishing_what_somebody_has_half_finished(place: ManifestFolder) -> Non
     place.put(FINAL, b"data")
     place.manifests.publish(STAGED, FINAL)
     assert place.all() == {FINAL: b"data"}
+
+
+def test_what_was_read_before_is_put_in_its_place(place: ManifestFolder) -> None:
+    place.put(STAGED, b"data")
+    place.manifests.publish(STAGED, FINAL, b"data")
+    assert place.all() == {FINAL: b"data"}
+
+
+def test_a_staged_file_that_cannot_be_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """The version is published; the file is left to whoever opens the table next."""
+    with FakeStore() as store:
+        place = ManifestFolder(ManifestStore("s3://bucket/a b/t", store.options), None, store)
+        place.put(STAGED, b"data")
+        upload = ManifestStore._upload
+
+        def refuse_later(self: ManifestStore, data: bytes, file: str) -> None:
+            upload(self, data, file)
+            store.refusal = (403, "AccessDenied")
+
+        with pytest.MonkeyPatch.context() as patch, caplog.at_level("INFO"):
+            patch.setattr(ManifestStore, "_upload", refuse_later)
+            place.manifests.publish(STAGED, FINAL, b"data")
+            assert place.all() == {STAGED: b"data", FINAL: b"data"}
+    assert "stays until `lancehouse doctor --fix` removes it" in caplog.text
 
 
 def test_finishing_over_another_version(place: ManifestFolder) -> None:

@@ -512,17 +512,17 @@ def test_a_conflict_that_nobody_caused(table: ManagedTable, proxy: FaultProxy, w
     assert run(writers.visit, table.work(2)) == [0]
 
 
-def full(after: int = 0) -> Callable[[ManifestStore, str, str], None]:
+def full(after: int = 0) -> Callable[..., None]:
     """Puts manifests in their place until the store is full."""
     finish, left = ManifestStore.publish, after
 
-    def failing(self: ManifestStore, staged: str, final: str) -> None:
+    def failing(self: ManifestStore, staged: str, final: str, data: bytes | None = None) -> None:
         nonlocal left
         if not self.exists(final):
             if left == 0:
                 raise ServiceUnavailableError("the store is full")
             left -= 1
-        finish(self, staged, final)
+        finish(self, staged, final, data)
 
     return failing
 

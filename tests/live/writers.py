@@ -158,9 +158,9 @@ def make_mortal(namespace: NotingNamespace) -> None:
             namespace.passes(ACCEPTED)
         return reply
 
-    def mortal_finish(self: ManifestStore, staged: str, final: str) -> None:
+    def mortal_finish(self: ManifestStore, staged: str, final: str, data: bytes | None = None) -> None:
         namespace.passes(UNFINISHED)
-        finish(self, staged, final)
+        finish(self, staged, final, data)
 
     def mortal_link(self: Path, target: str | os.PathLike[str]) -> None:
         link(self, target)

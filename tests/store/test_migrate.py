@@ -115,6 +115,12 @@ def test_other_schemas_are_refused(database: Database, number: str, words: str) 
             migrate.upgrade(database)
 
 
+def test_another_release_is_named(database: Database) -> None:
+    execute(database, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '0002'")
+    with pytest.raises(InvalidTableStateError, match=r"schema 0002 \(lancehouse 0.1\), not 0003 \(lancehouse 0.2\)"):
+        migrate.check(database)
+
+
 def test_tables_of_somebody_else(url: str) -> None:
     database = Database(url)
     if database.file is not None:

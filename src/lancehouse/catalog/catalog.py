@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lancehouse.catalog.commits import Commits
-from lancehouse.catalog.metadata_loader import DocumentCache, LanceMetadataCache, MetadataLoader
+from lancehouse.catalog.metadata_loader import STORAGE_REFRESH_S, DocumentCache, LanceMetadataCache, MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
 from lancehouse.catalog.scans import Scans
 from lancehouse.catalog.tables import Tables
@@ -24,11 +24,16 @@ class Catalog:
     """
 
     def __init__(
-        self, database: Database, warehouses: Sequence[Warehouse], *, scan_cache_bytes: int = SCAN_CACHE_BYTES
+        self,
+        database: Database,
+        warehouses: Sequence[Warehouse],
+        *,
+        scan_cache_bytes: int = SCAN_CACHE_BYTES,
+        storage_refresh_s: float = STORAGE_REFRESH_S,
     ) -> None:
         self.database = database
         self.warehouses = Warehouses((warehouse.name, warehouse) for warehouse in warehouses)
-        lance = LanceMetadataCache(database)
+        lance = LanceMetadataCache(database, storage_refresh_s=storage_refresh_s)
         loader = MetadataLoader(lance, DocumentCache())
         self.namespaces = Namespaces(database)
         self.tables = Tables(database, loader)

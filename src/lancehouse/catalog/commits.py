@@ -190,7 +190,8 @@ class Commits:
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **change.values):
                 raise _CommitConflictError
             _store_change(tx, entry, caller, change, now)
-            after = replace(entry, revision=entry.revision + 1, updated_ms=now, **change.values)
+            published = None if "version" in change.values else entry.published
+            after = replace(entry, revision=entry.revision + 1, updated_ms=now, published=published, **change.values)
             record_commit(tx, after, caller, change.operation, change.snapshot_id)
             return after
 
@@ -314,6 +315,10 @@ class LazyTableState:
     def branches(self) -> Mapping[str, int]:
         """Return the branches besides main whose versions the catalog accepts, with the current snapshot of each."""
         return self._branches
+
+    def stored_schema(self, version: int) -> Json:
+        """Return the Iceberg schema of a version in storage."""
+        return self._lance.read_schema(self._warehouse, self._entry.location, version)
 
     def stored_branches(self) -> Mapping[str, int]:
         """Return the branches besides main in storage, with the latest snapshot of each."""

@@ -52,6 +52,9 @@ class LanceTableState(Protocol):
     def branches(self) -> Mapping[str, int]:
         """Return the branches besides main whose versions the catalog accepts, with the current snapshot of each."""
 
+    def stored_schema(self, version: int) -> Json:
+        """Return the Iceberg schema of a version in storage."""
+
     def stored_branches(self) -> Mapping[str, int]:
         """Return the branches besides main in storage, whoever manages the table, with the latest snapshot of each."""
 
@@ -315,7 +318,10 @@ class _ChangeBuilder:
         before, after = self.entry.properties[MANAGED_BY], properties[MANAGED_BY]
         self.change.clears_history = before != after
         if (before, after) == (STORAGE, IMPL):
-            self.change.values["version"] = self.state.current_version()
+            version = self.change.values["version"] = self.state.current_version()
+            if version is not None:
+                # From now on the entry's schema counts, which nobody kept up to date while storage was in charge.
+                self.change.values.setdefault("schema", self.state.stored_schema(version))
         elif (before, after) == (IMPL, STORAGE):
             self._hand_over_to_storage()
         if properties != dict(self.entry.properties):

@@ -6,6 +6,7 @@ same however many there are.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +21,24 @@ from lancehouse import locations
 from lancehouse.catalog.snapshot_list import DIGEST, WIDTH, EncodedSnapshot, SnapshotList
 from lancehouse.lake.dataset import MAIN, VERSION_BITS, manifest_folder, snapshot_id, version_of_snapshot
 from lancehouse.lake.history import ICEBERG_OPERATION_NAMES, SCHEMA_ID, History, Version
-from lancehouse.properties import IMPL, LANCE, MANAGED_BY, TABLE_TYPE, managed_by
+from lancehouse.properties import (
+    IMPL,
+    LANCE,
+    MANAGED_BY,
+    TABLE_TYPE,
+    TOTAL_BYTES,
+    TOTAL_FILES,
+    TOTAL_ROWS,
+    managed_by,
+)
 from lancehouse.schema.iceberg import last_column_id
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
 """Schema of a table that was declared without one."""
 
+_TOTAL = re.compile(r"[0-9]{1,19}")
+"""A total as a client may send it."""
 ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
 """Values that Iceberg allows for `operation` in a snapshot's summary."""
 
@@ -267,6 +279,21 @@ def is_on_branch(branch: str, snapshot_id: int) -> bool:
     return version_of_snapshot(branch, snapshot_id) is not None
 
 
+def tell_version(row: SnapshotRow) -> Version | None:
+    """Return a version of the main branch as its row describes it; None for other branches, and if it does not.
+
+    Clients send the totals of versions in object stores, so that no manifest is read for them.
+    """
+    totals = [row.summary.get(key, "") for key in (TOTAL_ROWS, TOTAL_FILES, TOTAL_BYTES)]
+    version = version_of_snapshot(None, row.snapshot_id)
+    if version is None or not all(map(_TOTAL.fullmatch, totals)):
+        return None
+    manifest = f"{manifest_folder(None)}/{row.manifest_list.rpartition('/')[2]}"
+    rows, files, size = map(int, totals)
+    operation = row.summary.get("lance.operation")
+    return Version(None, version, manifest, row.timestamp_ms, operation, rows, files, size, is_told=True)
+
+
 def is_managed(entry: EntryRow) -> bool:
     """Return whether the catalog decides which version is current (`managed_by=impl`)."""
     return managed_by(entry.properties) == IMPL
@@ -290,7 +317,7 @@ def _build(
 ) -> BuiltMetadata:
     """Assemble a table's metadata; `new_snapshots` are the last snapshots of its main branch."""
     refs = _refs_json(main, side, history, rows)
-    head = orjson.dumps(_metadata_head(entry, history, main, side) | {"refs": refs})[:-1] + b',"snapshots":['
+    head = orjson.dumps(_metadata_head(entry, history, main, side, last) | {"refs": refs})[:-1] + b',"snapshots":['
     between = b"," if main and side else b""
     full_json = b"".join((head, *main.json, between, *side.json, b'],"snapshot-log":[', *main.log, b"]}"))
     side_start = len(head) + main.end.end + len(between)
@@ -399,15 +426,22 @@ def _versions_before(history: History | None, version: int) -> Sequence[Version]
     return versions[: bisect_left(versions, version, key=lambda candidate: candidate.version)]
 
 
-def _metadata_head(entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList) -> Json:
-    schema = history.schema if history else {**(entry.schema or EMPTY_SCHEMA), "schema-id": SCHEMA_ID}
+def _metadata_head(
+    entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList, last: SnapshotRow | None
+) -> Json:
+    # A client that tells the totals of a version, so that nobody reads its manifest, tells its columns, too.
+    is_told = last is not None and tell_version(last) is not None
+    if history is not None and (history.version == entry.version or not is_told):
+        schema = history.schema
+    else:
+        schema = {**(entry.schema or EMPTY_SCHEMA), "schema-id": SCHEMA_ID}
     head: Json = {
         "format-version": 2,
         "table-uuid": entry.uuid,
         "location": entry.location,
         "last-sequence-number": max(main.end.sequence, side.end.sequence),
         "last-updated-ms": max(main.end.timestamp_ms, entry.updated_ms),
-        "last-column-id": history.last_column_id if history else last_column_id(schema),
+        "last-column-id": max(history.last_column_id if history else 0, last_column_id(schema)),
         "current-schema-id": SCHEMA_ID,
         "schemas": [schema],
         "default-spec-id": 0,
@@ -561,9 +595,9 @@ def _summary(version: Version, previous: Version | None) -> dict[str, str]:
         "lance.version": str(version.version),
         **({} if version.branch is None else {"lance.branch": version.branch}),
         **_changed_records(version, previous),
-        "total-records": str(version.rows),
-        "total-data-files": str(version.files),
-        "total-files-size": str(version.bytes),
+        TOTAL_ROWS: str(version.rows),
+        TOTAL_FILES: str(version.files),
+        TOTAL_BYTES: str(version.bytes),
     }
     if version.operation == "Overwrite" and version.version == 1:
         summary["operation"] = "append"  # nothing was there to be overwritten

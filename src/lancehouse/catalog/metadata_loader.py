@@ -30,6 +30,7 @@ from lancehouse.catalog.lance_metadata import (
     find_reusable_prefix,
     is_managed,
     managed_branches,
+    tell_version,
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
@@ -38,7 +39,10 @@ from lancehouse.lake import history as lake
 from lancehouse.lake.confinement import ManifestsAlone
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.folder_watch import FolderWatch, start_watch
-from lancehouse.lake.history import History
+from lancehouse.lake.history import History, Version
+from lancehouse.lake.versions import list_manifests
+from lancehouse.locations import local_folder
+from lancehouse.properties import PUBLISHED
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
@@ -90,7 +94,8 @@ class MetadataLoader:
             table = self.lance.load(warehouse, entry, snapshots, blocking=blocking)
             config, credentials = self.storage_access(caller, warehouse, levels, entry.location, entry)
             body = table.refs_json if snapshots == "refs" else table.full_json
-            return LoadResult(body, table.etag, None, {**config, **SERVER_PLANS}, credentials)
+            config = {**config, **SERVER_PLANS, **_published_config(entry)}
+            return LoadResult(body, table.etag, None, config, credentials)
         document = self.documents.load(warehouse, str(entry.metadata_location), blocking=blocking)
         if not blocking and snapshots == "refs" and document.is_slow_to_reduce:
             raise WouldBlockError
@@ -113,6 +118,12 @@ class MetadataLoader:
         if lance is None:
             return vending.vend_access(warehouse, location, write=can_write, kind="iceberg")
         return vending.vend_access(warehouse, location, write=can_write, kind="lance", uuid=lance.uuid)
+
+
+def _published_config(entry: EntryRow) -> Mapping[str, str]:
+    """Return the setting that spares readers a look whether the manifest of the current version is in its place."""
+    is_known = entry.published is not None and entry.published == entry.version
+    return {PUBLISHED: str(entry.published)} if is_known else {}
 
 
 DOCUMENT_BYTES = 32 * 2**20
@@ -263,6 +274,9 @@ LIMIT_BYTES = 64 * 2**20
 TABLE_BYTES, VERSION_BYTES = 4_000, 500
 """Approximate memory in bytes of one table, and of one version, besides its JSON."""
 
+STORAGE_REFRESH_S = 60.0
+"""Seconds after which a table in an object store is looked at again, for what was done there past the catalog."""
+
 Key = tuple[int, str]
 """Id of the warehouse, and UUID of the table."""
 
@@ -282,6 +296,8 @@ class _CachedTable:
     """Detects later changes in storage; None if they cannot be detected, so that storage must be read each time."""
     is_listed: bool = True
     """Whether all versions in storage were listed; if not, only snapshots that refs point to are known to be right."""
+    recent_until_ns: int = 0
+    """In object stores: until when tags, branches and clean-ups past the catalog were looked for recently enough."""
 
     @property
     def table(self) -> LanceTableMetadata:
@@ -320,12 +336,24 @@ class LanceMetadataCache:
 
     A table's metadata are built from its entry in the catalog and from its storage, whoever wrote there. They are
     returned from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
+
+    Each look at an object store costs requests. Of a table there that the catalog manages, all that commits decide is
+    in the database; what only storage tells (tags, branches, clean-ups) is looked for every `storage_refresh_s`
+    seconds, and when all snapshots are asked for.
     """
 
-    def __init__(self, database: Database, limit: int = LIMIT, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        database: Database,
+        limit: int = LIMIT,
+        limit_bytes: int = LIMIT_BYTES,
+        *,
+        storage_refresh_s: float = STORAGE_REFRESH_S,
+    ) -> None:
         self._database = database
         self._limit = limit
         self._limit_bytes = limit_bytes
+        self._storage_refresh_ns = int(storage_refresh_s * 1e9)
         self._lock = Lock()
         self._tables: OrderedDict[Key, _CachedTable] = OrderedDict()
         self._bytes = 0
@@ -353,19 +381,29 @@ class LanceMetadataCache:
         # this caller, so that those who wait need not read again one after the other.
         arrived_ns = time.monotonic_ns()
         key = (warehouse.id, entry.uuid)
-        if (table := self._find_current(key, entry.revision, snapshots, arrived_ns)) is not None:
+        if (table := self._find_current(key, entry, snapshots, arrived_ns)) is not None:
             return table
         if not blocking:
             raise WouldBlockError
         with self._lock_key(key):
-            if (table := self._find_current(key, entry.revision, snapshots, arrived_ns)) is not None:
+            if (table := self._find_current(key, entry, snapshots, arrived_ns)) is not None:
                 return table
-            return self._put(key, self._read_table(warehouse, entry, self._tables.get(key), snapshots))
+            held = self._tables.get(key)
+            current = self._build_from_rows(entry, held) if snapshots == "refs" else None
+            return self._put(key, current or self._read_table(warehouse, entry, held, snapshots))
 
-    def _find_current(self, key: Key, revision: int, snapshots: Snapshots, moment_ns: int) -> LanceTableMetadata | None:
-        """Return the table if memory has it as it was at a moment of the monotonic clock, or later; else None."""
+    def _find_current(
+        self, key: Key, entry: EntryRow, snapshots: Snapshots, moment_ns: int
+    ) -> LanceTableMetadata | None:
+        """Return the table if memory has it as it was at a moment of the monotonic clock, or later; else None.
+
+        Of a table in an object store that the catalog manages, snapshots that refs point to may be as of a recent look.
+        """
         held = self._tables.get(key)
-        if held is None or not held.can_serve(revision, snapshots) or not held.is_newer_than(moment_ns):
+        if held is None or not held.can_serve(entry.revision, snapshots):
+            return None
+        is_recent = snapshots == "refs" and moment_ns < held.recent_until_ns and is_managed(entry)
+        if not is_recent and not held.is_newer_than(moment_ns):
             return None
         with self._lock:
             if key in self._tables:
@@ -379,11 +417,31 @@ class LanceMetadataCache:
         key = (warehouse.id, entry.uuid)
         with self._lock_key(key):
             held = self._tables.get(key)
+            if (current := self._build_from_rows(entry, held)) is not None:
+                return self._put(key, current)
             if held is None:
                 return self._put(key, self._read_table(warehouse, entry, None, lenient=True))
             # Storage was not read, so this is only for the commit's own response and for reuse: without a time and a
             # watch, the next `load` reads storage.
             return self._put(key, replace(self._build_managed(entry, held, held.history, 0, None), is_listed=False))
+
+    def _build_from_rows(self, entry: EntryRow, held: _CachedTable | None) -> _CachedTable | None:
+        """Return a table of an object store as the database has it, with what storage told recently.
+
+        None if the catalog does not manage the table, the last look is too long ago, or the database lacks what only
+        the manifest has: an older client committed.
+        """
+        if not is_managed(entry) or entry.version is None or entry.schema is None:
+            return None
+        now_ns = time.monotonic_ns()
+        recent_until_ns = now_ns + self._storage_refresh_ns if held is None else held.recent_until_ns
+        if local_folder(entry.location) is not None or now_ns >= recent_until_ns:
+            return None
+        table = self._build_managed(entry, held, held.history if held else None, 0, None)
+        last = table.built.last_accepted
+        if last is None or last.snapshot_id != entry.version or tell_version(last) is None:
+            return None
+        return replace(table, is_listed=False, recent_until_ns=recent_until_ns)
 
     def current_version(self, warehouse: Warehouse, entry: EntryRow) -> int | None:
         """Return the entry's version if the catalog manages the table, else the latest in storage, or None."""
@@ -430,14 +488,21 @@ class LanceMetadataCache:
         started_ns = time.monotonic_ns()
         known_history = held.history if held else None
         table = _table_ref(warehouse, entry.location)
+        recent_until_ns = started_ns + self._storage_refresh_ns if local_folder(entry.location) is None else 0
         if not is_managed(entry):
+            if held is not None and snapshots == "refs" and _has_same_versions(table, entry, held, started_ns):
+                return replace(held, started_ns=started_ns)
             storage_watch = start_watch(entry.location)
+            # What the catalog told of versions is not taken for what storage has, now that storage is in charge.
+            if known_history is not None and any(version.is_told for version in known_history.versions):
+                known_history = None
             history = lake.read_history(table, known=known_history)
             return _CachedTable(
                 build_from_storage(entry, history, held.built if held else None),
                 entry.revision,
                 started_ns,
                 storage_watch,
+                recent_until_ns=recent_until_ns,
             )
         if entry.version is None:
             return self._build_managed(entry, held, None, started_ns, start_watch(entry.location, versions=False))
@@ -448,7 +513,8 @@ class LanceMetadataCache:
                 and (extended := self._try_extend(table, entry, held, started_ns, storage_watch)) is not None
             ):
                 return extended
-            history = lake.read_history(table, known=known_history, at=entry.version)
+            told = self._told_versions(entry, known_history) if recent_until_ns else {}
+            history = lake.read_history(table, known=known_history, at=entry.version, told=told)
         except LanceNamespaceError as error:
             if not lenient and known_history is None and entry.schema is None:
                 raise
@@ -459,7 +525,19 @@ class LanceMetadataCache:
         # The accepted version may be pending, its manifest not yet in its final location: the metadata then lack what
         # only the manifest says, and without a watch they are built again at the next load.
         is_complete = history is not None and history.version == entry.version
-        return self._build_managed(entry, held, history, started_ns, storage_watch if is_complete else None)
+        current = self._build_managed(entry, held, history, started_ns, storage_watch if is_complete else None)
+        if history is None or not is_complete:
+            return current
+        if entry.schema is None:
+            schema = history.schema
+            self._database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision, schema))
+        return replace(current, recent_until_ns=recent_until_ns)
+
+    def _told_versions(self, entry: EntryRow, known: History | None) -> dict[int, Version]:
+        """Return the versions of the main branch that the database describes, except those that are known already."""
+        after_id = known.version if known else 0
+        rows = self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, after_id))
+        return {row.snapshot_id: told for row in rows if (told := tell_version(row)) is not None}
 
     def _try_extend(
         self,
@@ -551,6 +629,13 @@ class LanceMetadataCache:
                 # The last thread removes the lock, so that there are never more locks than requests under way.
                 if not key_lock.waiting:
                     del self._key_locks[key]
+
+
+def _has_same_versions(table: TableRef, entry: EntryRow, held: _CachedTable, now_ns: int) -> bool:
+    """Return whether one listing shows that a table in an object store has the versions that it had recently."""
+    if held.history is None or held.revision != entry.revision or now_ns >= held.recent_until_ns:
+        return False
+    return list_manifests(table) == {version.version: version.manifest for version in held.history.on_main}
 
 
 def _table_ref(warehouse: Warehouse, location: str, version: int | None = None) -> TableRef:

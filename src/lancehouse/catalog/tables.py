@@ -26,7 +26,7 @@ from lancehouse.catalog.metadata_loader import (
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import removal
-from lancehouse.properties import GC_ENABLED, IMPL, LANCE, MANAGED_BY, TABLE_TYPE, is_lance, managed_by
+from lancehouse.properties import GC_ENABLED, IMPL, LANCE, MANAGED_BY, STAGED, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow, Json, Kind
@@ -89,6 +89,33 @@ class Tables:
         if entry is None or entry.kind == "view":
             raise table_not_found(levels, name)
         return entry
+
+    def set_published(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, told: str) -> None:
+        """Record what a client tells of a table: that the manifest of its current version is at its final path.
+
+        It is no error if the client may not write, if the table has moved on, or if the database cannot be written:
+        readers then look themselves.
+
+        Args:
+            caller: of the request.
+            warehouse: of the table.
+            levels: the namespace.
+            name: of the table.
+            told: the table's uuid, the version, and the path where its manifest was staged, with slashes between.
+        """
+        entry = self.get_entry(caller, warehouse, levels, name)
+        version = entry.version
+        if version is None or entry.published == version or not told.startswith(f"{entry.uuid}/{version}/"):
+            return
+        if not caller.identity.has_role(Role.WRITER, warehouse.name, levels):
+            return
+        try:
+            rows = self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, version - 1))
+            staged = next((row.summary.get(STAGED) for row in rows if row.snapshot_id == version), None)
+            if told == f"{entry.uuid}/{version}/{staged}":
+                self._database.write(lambda tx: repository.set_published(tx, entry.id, entry.uuid, version))
+        except LanceNamespaceError as error:
+            log.warning("it is not recorded that version %d of table %s is published: %s", version, entry.uuid, error)
 
     def create(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
         """Create a table, or, with `stage-create`, only return the metadata that it would have.
@@ -252,6 +279,8 @@ class Tables:
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "lance"))
         latest = self._loader.lance.find_latest_version(warehouse, location)
         version = latest if properties[MANAGED_BY] == IMPL else None
+        if version is not None:
+            schema = self._loader.lance.read_schema(warehouse, location, version)
 
         def work(tx: Tx) -> EntryRow:
             namespace = require_name_free(tx, warehouse, name, "lance")

@@ -150,6 +150,11 @@ class StorageAccess:
         """Returns the locations that the catalog announces for its tables, as far as it was asked."""
         self.confinement: Confinement | None = None
 
+    @property
+    def vends(self) -> bool:
+        """Whether the catalog is asked for credentials where no request says so."""
+        return self._settings.vend_credentials != "false"
+
     def require(self, entry: Entry) -> None:
         """Refuse a table at a location where tables must not be."""
         if self.confinement is not None and entry.location:
@@ -211,7 +216,8 @@ class CatalogNamespace(TableOperations):
         return _connect, (type(self), self._properties)
 
     def __repr__(self) -> str:
-        return self.namespace_id()
+        catalog = f", catalog={self._settings.catalog!r}" if self._settings.catalog else ""
+        return f"{type(self).__name__}(endpoint={self._settings.endpoint!r}{catalog})"
 
     def __enter__(self) -> Self:
         return self
@@ -408,7 +414,7 @@ class CatalogNamespace(TableOperations):
         if declared and all(entry is not None for _, entry in candidates):
             return [True] * len(candidates)
         tables = [table for table, _ in candidates]
-        entries = self._tables.find_entries(tables, vend=self.vends_freely and not declared)
+        entries = self._tables.find_entries(tables, vend=self.vends_freely and self._access.vends and not declared)
         if declared:
             return [entry is not None for entry in entries]
         pairs = list(zip(tables, entries, strict=True))
@@ -434,7 +440,10 @@ class CatalogNamespace(TableOperations):
         """Create the entry of a table that has no data yet."""
         table = self._parse_table_id(request.id)
         with explain_existing(self, table.parts):
-            entry = self._declare(table, request.location, request.properties, vend=bool(request.vend_credentials))
+            entry = self._declare(
+                table, request.location, request.properties, vend=self._vends(request.vend_credentials)
+            )
+        self._require_vended(table, entry, request.vend_credentials)
         return DeclareTableResponse(
             location=entry.location,
             storage_options=self._access.options(entry),
@@ -555,8 +564,7 @@ class CatalogNamespace(TableOperations):
         """Return where a table lies; with `load_detailed_metadata`, also its version, schema and statistics."""
         table = self._parse_table_id(request.id)
         needs_data = bool(request.check_declared or request.load_detailed_metadata)
-        vends_unasked = needs_data and self.vends_freely and request.vend_credentials is None
-        entry = self._tables.load(table, vend=bool(request.vend_credentials) or vends_unasked)
+        entry = self._load_with_credentials(table, request.vend_credentials)
         location, options = get_location(table, entry), self._access.options(entry)
         response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
         response.managed_versioning = self._is_managed(table, entry.properties) or None
@@ -572,13 +580,32 @@ class CatalogNamespace(TableOperations):
             self._add_schema(response, entry)
         return response
 
+    def _load_with_credentials(self, table: TableId, requested: bool | None) -> Entry:
+        """Load an entry with the credentials that a request, or else the client's property, asks for."""
+        entry = self._tables.load(table, vend=self._vends(requested))
+        self._require_vended(table, entry, requested)
+        return entry
+
+    def _vends(self, requested: bool | None) -> bool:
+        """Return whether to ask for credentials, for a request that asks for them, declines them, or does neither."""
+        return self._access.vends if requested is None else requested
+
+    def _require_vended(self, table: TableId, entry: Entry, requested: bool | None) -> None:
+        """Raise if credentials are required and the catalog vends none; it vends none for local paths."""
+        is_required = requested is None and self._settings.vend_credentials == "true"
+        if is_required and not entry.vended and locations.local_folder(entry.location) is None:
+            raise InvalidInputError(
+                f"{table}: the catalog vends no credentials for it, and vend_credentials is true; set it to auto and "
+                "give your own as storage.* properties, or let the catalog vend"
+            )
+
     def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
         """Set the response's schema if the catalog has it, without opening the table. Does nothing by default."""
 
     def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
         """Return if the table, or the given version of it, exists, else raise."""
         table = self._parse_table_id(request.id)
-        entry = self._tables.load(table, vend=False)
+        entry = self._tables.load(table, vend=self._access.vends and request.version is not None)
         if request.version is not None:
             self._table_ref(table, entry, version=request.version).open()
         return TableExistsResponse()
@@ -593,7 +620,7 @@ class CatalogNamespace(TableOperations):
     def drop_table(self, request: DropTableRequest) -> DropTableResponse:
         """Delete the entry of a table, then its data; if the catalog refuses, both stay."""
         table = self._parse_table_id(request.id)
-        entry = self._tables.load(table, vend=False)
+        entry = self._tables.load(table, vend=self._access.vends)
         options = self._access.options(entry)
         self._tables.delete(table)
         try:

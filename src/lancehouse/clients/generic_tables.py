@@ -22,6 +22,8 @@ from lancehouse.properties import DOC, LANCE
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import GenericTable, GenericTablePage, LoadedGenericTable, RenameTable
 
+GENERIC_VEND_HEADERS = {**VEND_HEADERS, "Polaris-Generic-Table-Access-Delegation": "vended-credentials"}
+"""Headers that ask for credentials: Iceberg's, and the one that Polaris has for generic tables."""
 LOCATION = "location"
 """The property in which servers keep where a namespace lies."""
 
@@ -66,7 +68,7 @@ class GenericTables:
         }
 
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        path, headers = self.table_path(table), VEND_HEADERS if vend else None
+        path, headers = self.table_path(table), GENERIC_VEND_HEADERS if vend else None
         return none_if_missing(
             # A 404 that does not name a missing table must not silently shorten the list, hence the InternalError.
             lambda: _parse_entry(
@@ -79,7 +81,7 @@ class GenericTables:
         if len(tables) < BULK_THRESHOLD:
             return self._find_one_by_one(tables, vend=vend)
         replies = self._rest.get_replies(
-            [(self.table_path(table), VEND_HEADERS if vend else {}) for table in tables], query=""
+            [(self.table_path(table), GENERIC_VEND_HEADERS if vend else {}) for table in tables], query=""
         )
         reads = list(zip(tables, replies, strict=True))
         others = iter(self._find_one_by_one([table for table, reply in reads if reply is None], vend=vend))
@@ -94,7 +96,7 @@ class GenericTables:
             self.table_path(table),
             LoadedGenericTable,
             about=table,
-            headers=VEND_HEADERS if vend else None,
+            headers=GENERIC_VEND_HEADERS if vend else None,
             on={404: TableNotFoundError},
         )
         if not _is_lance(loaded):
@@ -129,7 +131,7 @@ class GenericTables:
                 LoadedGenericTable,
                 about=table,
                 lookup=lookup,
-                headers=VEND_HEADERS if vend else None,
+                headers=GENERIC_VEND_HEADERS if vend else None,
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             ),
         )

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -74,7 +75,7 @@ from lancehouse.credentials import EXPIRES, LANCE_NAMES, SAS_EXPIRES, SAS_TOKEN
 from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
-from lancehouse.properties import GC_ENABLED, IMPL, is_lance, managed_by, require_lance
+from lancehouse.properties import GC_ENABLED, IMPL, PUBLISHED_HEADER, is_lance, managed_by, require_lance
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import (
     CatalogConfig,
@@ -146,6 +147,7 @@ class IcebergNamespace(CatalogNamespace):
         self._access = StorageAccess(self._settings, self._warehouses.announced_locations)
         self._versions = ManagedVersions(self._tables, self._access)
         self._managed = ManagedTables(self._versions)
+        self._tables.on_managed = self._versions.keep_described
 
     # Tables
 
@@ -579,6 +581,11 @@ class IcebergTables:
         self._rest = rest
         self._warehouses = warehouses
         self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
+        self._published: BoundedCache[TableId, str] = BoundedCache(REMEMBERED_TABLES)
+        self._changes: BoundedCache[TableId, int] = BoundedCache(REMEMBERED_TABLES)
+        self._ticks = count(1)
+        self.on_managed: Callable[[TableId, Entry, VersionedTable], None] = lambda *_: None
+        """Called with a table whose versions the catalog manages, after it was loaded with credentials."""
         self._transactional: set[str] = set()
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
@@ -639,19 +646,35 @@ class IcebergTables:
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        loaded = self._warehouses.call(
+        before = self._changes.get(table)
+        reply = self._load(table, REFS_ONLY, vend=vend)
+        loaded = parse_reply(reply, LoadedTable, table)
+        require_lance(table, loaded.metadata.properties)
+        entry = _to_entry(loaded)
+        if vend and managed_by(entry.properties) == IMPL and self._changes.get(table) == before:
+            self.on_managed(table, entry, parse_reply(reply, LatestTable, table))
+        return entry
+
+    def _load(self, table: TableId, query: str, *, vend: bool) -> Reply:
+        """Load a table, and tell the server of a version of it that this client has published."""
+        headers = dict(VEND_HEADERS) if vend else {}
+        if (told := self._published.get(table)) is not None:
+            headers[PUBLISHED_HEADER] = told
+            self._published.forget(table)
+        return self._warehouses.call(
             table.namespace.catalog,
-            lambda at: self._rest.get(
-                at.table_path(table),
-                LoadedTable,
-                query=REFS_ONLY,
-                about=table,
-                headers=VEND_HEADERS if vend else None,
-                on={404: TableNotFoundError},
+            lambda at: self._rest.get_reply(
+                at.table_path(table), query=query, about=table, headers=headers, on={404: TableNotFoundError}
             ),
         )
-        require_lance(table, loaded.metadata.properties)
-        return _to_entry(loaded)
+
+    def note_change(self, table: TableId) -> None:
+        """Take what is loaded of a table at this moment for out of date."""
+        self._changes.put(table, next(self._ticks))
+
+    def note_published(self, table: TableId, told: str) -> None:
+        """Tell the server with the next load of a table that a version's manifest is at its final path."""
+        self._published.put(table, told)
 
     def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         """Create the entry of a table and return it as the server stored it."""
@@ -718,6 +741,7 @@ class IcebergTables:
 
     def delete(self, table: TableId) -> None:
         """Delete the entry of a table; its data stays."""
+        self.note_change(table)
         self._warehouses.call(
             table.namespace.catalog,
             lambda at: self._rest.delete(
@@ -762,19 +786,10 @@ class IcebergTables:
 
     # Versions
 
-    def load_versions(self, table: TableId, *, all_snapshots: bool) -> tuple[Entry, VersionedTable]:
+    def load_versions(self, table: TableId, *, all_snapshots: bool, vend: bool = True) -> tuple[Entry, VersionedTable]:
         """Load a Lance table with the snapshots that refs name, or with all, and with credentials if there are any."""
-        loaded = self._warehouses.call(
-            table.namespace.catalog,
-            lambda at: self._rest.get(
-                at.table_path(table),
-                VersionedTable if all_snapshots else LatestTable,
-                query="" if all_snapshots else REFS_ONLY,
-                about=table,
-                headers=VEND_HEADERS,
-                on={404: TableNotFoundError},
-            ),
-        )
+        reply = self._load(table, "" if all_snapshots else REFS_ONLY, vend=vend)
+        loaded = parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
         require_lance(table, loaded.metadata.properties)
         return _to_entry(loaded), loaded
 

@@ -25,14 +25,14 @@ from lancehouse.clients.iceberg import (
     WarehousePaths,
     vended_options,
 )
-from lancehouse.clients.managed_versions import STAGED, TableHead, manifest_path, schema_updates
+from lancehouse.clients.managed_versions import TableHead, manifest_path, schema_updates
 from lancehouse.clients.rest import parse_reply
 from lancehouse.clients.unity import EXTERNAL, UnityNamespace
 from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
-from lancehouse.properties import GC_ENABLED, IMPL, LANCE, is_lance, managed_by
+from lancehouse.properties import GC_ENABLED, IMPL, LANCE, STAGED, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
 from lancehouse.wire.iceberg import LatestTable, LoadedGenericTable, LoadedTable, TablePage, VersionedTable
 from lancehouse.wire.unity import UnityTablePage

@@ -20,7 +20,6 @@ from lancehouse.clients.managed_versions import (
     E_TAG,
     METADATA,
     SIZE,
-    STAGED,
     Json,
     ManagedVersions,
     StagedVersion,
@@ -37,7 +36,7 @@ from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.lake.versions import list_branches, list_manifests, list_tags, root_path
 from lancehouse.paging import paginate
-from lancehouse.properties import FEW_METADATA_FILES, IMPL, MANAGED_BY, STORAGE, managed_by
+from lancehouse.properties import FEW_METADATA_FILES, IMPL, MANAGED_BY, STAGED, STORAGE, managed_by
 from lancehouse.wire.iceberg import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,8 @@ class ManagedTables:
         """List the versions of a branch as the catalog has them; None if only storage has them."""
         branch = normalize_branch(request.branch)
         only_latest = request.limit == 1 and bool(request.descending) and not request.page_token
-        head = self._versions.find_head(table, all_snapshots=not only_latest)
+        head = self._versions.take_described(table) if only_latest else None
+        head = head or self._versions.find_head(table, all_snapshots=not only_latest)
         if head is None:
             return None
         if only_latest:
@@ -103,6 +103,10 @@ class ManagedTables:
                 table's.
         """
         head_id = head.find_ref(branch or MAIN)
+        if head_id is None and branch is not None:
+            # A server may have looked for branches in an object store a while ago; for all snapshots it looks again.
+            head = self._versions.find_head(table, all_snapshots=True) or head
+            head_id = head.find_ref(branch)
         if head_id is not None:
             return [self._publish_version(table, head, branch, head.snapshots[head_id])]
         if branch is None and (stored := find_latest_version(self._versions.storage_ref(head))) is not None:
@@ -310,7 +314,7 @@ class ManagedTables:
         """Publish the latest version of a branch that the catalog has accepted, unless that is done."""
         at = head.find_ref(branch or MAIN)
         if at is not None:
-            self._publish_version(table, head, branch, head.snapshots[at])
+            self._versions.publish_version(table, head, branch, head.snapshots[at], trusts_catalog=False)
 
     def _stored_versions(self, head: TableHead) -> dict[str | None, int]:
         """Return the latest version of each branch in storage; the main branch is None."""

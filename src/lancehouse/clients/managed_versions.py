@@ -39,7 +39,7 @@ from lancehouse.lake.manifests import (
     previous_manifest,
     transaction_path,
 )
-from lancehouse.properties import IMPL, MANAGED_BY, STORAGE, managed_by
+from lancehouse.properties import IMPL, MANAGED_BY, PUBLISHED, STAGED, STORAGE, managed_by
 from lancehouse.wire.iceberg import CommitTable, Snapshot, SnapshotRef, TableIdentifier, VersionedTable
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 VersionRequest = CreateTableVersionRequest | CreateTableVersionEntry
 
-STAGED, SIZE, E_TAG = "lance.manifest.staged", "lance.manifest.size", "lance.manifest.e-tag"
-"""Path of the staged manifest below the table's location, size of the manifest in bytes, and its entity tag."""
+SIZE, E_TAG = "lance.manifest.size", "lance.manifest.e-tag"
+"""Size of the manifest in bytes, and its entity tag."""
 COLUMNS, TRANSACTION, VERSION, BRANCH = "lance.columns", "lance.transaction", "lance.version", "lance.branch"
 """Digest of the columns, uuid of Lance's transaction, version number, and branch unless it is main."""
 OPERATION, METADATA = "lance.operation", "lance.metadata."
@@ -66,6 +66,10 @@ ATTEMPTS = 10
 """Number of attempts of a commit that the catalog refuses although the branch has not moved."""
 REFUSALS = 100
 """Number of refused commits, and of commits in doubt, that a client remembers."""
+LOOKED_S = 10.0
+"""Seconds after a look at the final path of a version within which it is published by one write."""
+DESCRIBED_S = 1.0
+"""Seconds within which a description of a table serves the request for its latest version that follows."""
 SYNC_EVERY = 20
 """A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 
@@ -87,6 +91,8 @@ class StagedVersion:
     metadata: Mapping[str, str] | None = None
     manifest_store: ManifestStore | None = field(default=None, repr=False, compare=False)
     """Store that holds the manifest."""
+    totals: Mapping[str, str] = field(default_factory=dict)
+    """Rows, files and bytes for the summary, so that a server need not open the manifest in an object store."""
 
     @property
     def ref_name(self) -> str:
@@ -135,6 +141,11 @@ class TableHead:
     def is_lance_aware(self) -> bool:
         """Whether the server knows Lance tables, and therefore returns no location of Iceberg metadata."""
         return self.table.metadata_location is None
+
+    def is_published(self, branch: str | None, snapshot: Snapshot) -> bool:
+        """Return whether the server knows that the manifest of a version is at its final path."""
+        published = (self.table.config or {}).get(PUBLISHED)
+        return branch is None and published is not None and published == str(snapshot.snapshot_id)
 
     @property
     def snapshots(self) -> dict[int, Snapshot]:
@@ -241,6 +252,9 @@ class ManagedVersions:
         self.after_publish: Callable[[TableId], None] = lambda _: None
         """Called for a table after every `SYNC_EVERY` versions."""
         self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
+        self._absent: BoundedCache[str, float] = BoundedCache(REFUSALS)
+        """When nothing was at the final path of a version, by the path where it is staged, which is unique."""
+        self._described: BoundedCache[TableId, tuple[float, TableHead]] = BoundedCache(REFUSALS)
         self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
         self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
         # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
@@ -287,7 +301,17 @@ class ManagedVersions:
             files.move(staged, f"{keep_in}/{final}")
             staged = f"{keep_in}/{final}"
         return StagedVersion(
-            table, branch, manifest, root, staged, final, len(data), request.e_tag, request.metadata, files
+            table,
+            branch,
+            manifest,
+            root,
+            staged,
+            final,
+            len(data),
+            request.e_tag,
+            request.metadata,
+            files,
+            manifest.totals() if files.is_remote else {},
         )
 
     def commit(self, versions: Sequence[StagedVersion]) -> None:
@@ -327,7 +351,12 @@ class ManagedVersions:
         """
         for version in versions:
             try:
-                self._publish_manifest(self._manifest_store_of(version), version.staged_path, version.final_path)
+                looked_at = self._absent.get(version.staged_path) or 0.0
+                self._absent.forget(version.staged_path)
+                # Later the version may have been published by others and cleaned up: it must not come back.
+                data = version.manifest.data if time.monotonic() - looked_at < LOOKED_S else None
+                self._publish_manifest(self._manifest_store_of(version), version.staged_path, version.final_path, data)
+                self._note_published(version.table, self.heads.get(version.table), version.branch, version.snapshot_id)
             except InvalidTableStateError:
                 raise
             except LanceNamespaceError as error:
@@ -341,16 +370,26 @@ class ManagedVersions:
             if version.branch is None and version.manifest.version % SYNC_EVERY == 0:
                 self.after_publish(version.table)
 
-    def _publish_manifest(self, files: ManifestStore, staged: str, final: str) -> None:
-        """Move a staged manifest to its final path, unless this client has seen it there."""
+    def _publish_manifest(self, files: ManifestStore, staged: str, final: str, data: bytes | None = None) -> bool:
+        """Move a staged manifest to its final path; return False if this client has seen it there before."""
         if (files.location, staged) in self._published:
-            return
+            return False
         # A transaction may stage several versions of a table, of which the catalog's ref names the last: publish the
         # earlier ones first.
         if staged.startswith(STAGING) and files.exists(previous_manifest(staged)):
             self._publish_manifest(files, previous_manifest(staged), previous_manifest(final))
-        files.publish(staged, final)
+        files.publish(staged, final, data)
         self._published.put((files.location, staged), None)
+        return True
+
+    def _note_published(self, table: TableId, head: TableHead | None, branch: str | None, snapshot_id: int) -> None:
+        """Let the next request for a table in an object store tell the server that readers need not look."""
+        snapshot = head.snapshots.get(snapshot_id) if head is not None and head.is_lance_aware else None
+        if head is None or branch is not None or snapshot is None or head.find_ref(MAIN) != snapshot_id:
+            return
+        staged = snapshot.summary.get(STAGED)
+        if staged and locations.local_folder(head.entry.location) is None:
+            self._tables.note_published(table, f"{head.table.metadata.table_uuid}/{snapshot_id}/{staged}")
 
     # How a commit is made
 
@@ -369,6 +408,8 @@ class ManagedVersions:
             raise ConcurrentModificationError(
                 f"{present[0].table}: its version was accepted before, without the others"
             )
+        for version in versions:
+            self._absent.put(version.staged_path, time.monotonic())
         for attempt in range(ATTEMPTS):
             was_cached = attempt < ATTEMPTS - 1 and all(table in self.heads for table in tables)
             try:
@@ -413,7 +454,9 @@ class ManagedVersions:
             return answers[-1]
 
         try:
+            self._drop_described(tables)
             self._tables.commit(tables, changes, is_committed)
+            self._drop_described(tables)
         except LanceNamespaceError as error:
             self.forget_heads(tables)
             # A conflict although the branch is still at the parent: the server refused because of something else.
@@ -523,6 +566,17 @@ class ManagedVersions:
 
     # Heads: tables as the catalog has them
 
+    def keep_described(self, table: TableId, entry: Entry, loaded: VersionedTable) -> None:
+        """Keep the head of a managed table that was loaded to be described: Lance asks for its version next."""
+        head = TableHead.of(entry, loaded, self._access.merge(entry.properties, entry.vended))
+        self._described.put(table, (time.monotonic(), self.heads.put(table, head)))
+
+    def take_described(self, table: TableId) -> TableHead | None:
+        """Return the head of a table that this client has just described, once; None if that is a while ago."""
+        described_at, head = self._described.get(table) or (0.0, None)
+        self._described.forget(table)
+        return head if time.monotonic() - described_at < DESCRIBED_S else None
+
     def find_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
         """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
         head = self.load_head(table, all_snapshots=all_snapshots)
@@ -533,7 +587,7 @@ class ManagedVersions:
 
     def load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
         """Load the table's head from the catalog, whoever manages its versions."""
-        entry, loaded = self._tables.load_versions(table, all_snapshots=all_snapshots)
+        entry, loaded = self._tables.load_versions(table, all_snapshots=all_snapshots, vend=self._access.vends)
         return TableHead.of(entry, loaded, self._access.merge(entry.properties, entry.vended))
 
     def cached_head(self, table: TableId) -> TableHead:
@@ -557,6 +611,13 @@ class ManagedVersions:
         """Drop cached heads that may be out of date."""
         for table in tables:
             self.heads.forget(table)
+            self._drop_described([table])
+
+    def _drop_described(self, tables: Iterable[TableId]) -> None:
+        """Drop descriptions from before a change, those too that are on their way here."""
+        for table in tables:
+            self._tables.note_change(table)
+            self._described.forget(table)
 
     # Storage of tables
 
@@ -581,10 +642,15 @@ class ManagedVersions:
         self._access.require(head.entry)
         return TableRef(head.entry.location, head.options, branch=branch, confinement=self._access.confinement)
 
-    def publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> None:
-        """Publish the manifest of an accepted version, unless that is done."""
-        if staged := snapshot.summary.get(STAGED):
-            self._publish_manifest(self.store_of(table, head), staged, manifest_path(branch, snapshot))
+    def publish_version(
+        self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot, *, trusts_catalog: bool = True
+    ) -> None:
+        """Publish the manifest of an accepted version, unless that is done, as the catalog may know."""
+        staged = snapshot.summary.get(STAGED)
+        if not staged or (trusts_catalog and head.is_published(branch, snapshot)):
+            return
+        if self._publish_manifest(self.store_of(table, head), staged, manifest_path(branch, snapshot)):
+            self._note_published(table, head, branch, snapshot.snapshot_id)
 
     # Changes to an entry other than new versions
 
@@ -677,6 +743,7 @@ def _to_snapshot(version: StagedVersion, head: TableHead, parent: int | None, se
         STAGED: version.staged_path or None,
         SIZE: str(version.size),
         E_TAG: version.e_tag,
+        **version.totals,
         **{f"{METADATA}{key}": value for key, value in (version.metadata or {}).items()},
     }
     return {

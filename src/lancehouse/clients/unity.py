@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
+    PermissionDeniedError,
     TableAlreadyExistsError,
     TableNotFoundError,
 )
@@ -34,7 +35,7 @@ from lancehouse.clients.catalog_namespace import (
     none_if_missing,
 )
 from lancehouse.clients.rest import Rest, parse_reply
-from lancehouse.credentials import EXPIRES
+from lancehouse.credentials import EXPIRES, SECRETS, canonical_options
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
@@ -42,7 +43,7 @@ from lancehouse.paging import paginate
 from lancehouse.properties import is_lance, require_lance
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
-from lancehouse.settings import ClientSettings
+from lancehouse.settings import AUTO, ClientSettings
 from lancehouse.wire.unity import (
     CreateSchema,
     CredentialsRequest,
@@ -311,13 +312,24 @@ class UnityTables:
 
     def _vend_credentials(self, loaded: UnityTable, table: TableId) -> Mapping[str, str]:
         """Request credentials to read and write a table; return no options if the server does not vend any."""
-        body = CredentialsRequest(table_id=loaded.table_id or "", operation="READ_WRITE")
         try:
-            reply = self._rest.post("/temporary-table-credentials", body, about=table, is_done=lambda: False)
+            try:
+                return self._request_credentials(loaded, table, "READ_WRITE")
+            except PermissionDeniedError:
+                if SECRETS & canonical_options(self._settings.storage).keys():
+                    return {}  # those of the user's own may write
+                return self._request_credentials(loaded, table, "READ")
         except LanceNamespaceError as error:
             if is_route_missing(error):
                 return {}
-            raise
+            if self._settings.vend_credentials != AUTO:
+                raise
+            logger.info("%s: the catalog vends no credentials for it: %s", table, error)
+            return {}
+
+    def _request_credentials(self, loaded: UnityTable, table: TableId, operation: str) -> Mapping[str, str]:
+        body = CredentialsRequest(table_id=loaded.table_id or "", operation=operation)
+        reply = self._rest.post("/temporary-table-credentials", body, about=table, is_done=lambda: False)
         assert reply is not None
         return to_storage_options(parse_reply(reply, TemporaryCredentials, table))
 

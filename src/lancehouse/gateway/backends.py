@@ -324,7 +324,7 @@ def _connect_clients(
         )  # third-party namespaces may need their storage even to list tables
     public_properties = {
         key: value for key, value in full_properties.items() if not key.startswith(STORAGE) and key.lower() != VENDING
-    }
+    } | {"vend_credentials": "false"}
     if not any(key.rpartition(".")[2] == TABLE_STORAGE for key in full_properties):
         full_properties[TABLE_STORAGE] = HARMLESS
     outer, inner = _connect(impl, public_properties), _connect(impl, full_properties)

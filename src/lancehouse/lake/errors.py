@@ -161,7 +161,7 @@ REGION = re.compile(r"Failed to resolve region for bucket '[^']*'")
 REGION_HINT = (
     r"\g<0>: no storage options say where it is, and perhaps none say who you are; set the properties `storage.region` "
     r"and `storage.access_key_id`, `storage.secret_access_key` (or AWS_REGION and so on in the environment), or let a "
-    r"catalog that vends credentials give them, with `header.X-Iceberg-Access-Delegation=vended-credentials`"
+    r"catalog that vends credentials give them (`vend_credentials` must not be false)"
 )
 
 HEAD, TAIL = 2_000, 1_000

@@ -62,6 +62,8 @@ class Version:
     rows: int
     files: int
     bytes: int
+    is_told: bool = False
+    """Whether a catalog told all this, so that the manifest was not read."""
 
     @property
     def snapshot_id(self) -> int:
@@ -121,7 +123,13 @@ class History:
         return bisect_left(self.versions, True, key=lambda each: each.branch is not None)
 
 
-def read_history(table: TableRef, *, known: History | None = None, at: int | None = None) -> History | None:
+def read_history(
+    table: TableRef,
+    *,
+    known: History | None = None,
+    at: int | None = None,
+    told: Mapping[int, Version] | None = None,
+) -> History | None:
     """Read the history of a dataset.
 
     Args:
@@ -130,6 +138,7 @@ def read_history(table: TableRef, *, known: History | None = None, at: int | Non
             deleted and created anew is detected.
         at: version that counts as the latest. Later ones are ignored; if its manifest is missing, the one before it is
             opened.
+        told: versions of the main branch as a catalog knows them, whose manifests are not read.
 
     Returns:
         The history; None if there is no dataset.
@@ -143,7 +152,7 @@ def read_history(table: TableRef, *, known: History | None = None, at: int | Non
             return None
         # Clean-up may delete the listed version before it is opened: list again.
         with suppress(TableVersionNotFoundError):
-            return _read_listed(table, files, known)
+            return _read_listed(table, files, known, told or {})
     raise ConcurrentModificationError(f"{table}: versions are deleted faster than they can be read")
 
 
@@ -206,9 +215,11 @@ def to_iceberg_schema(dataset: lance.LanceDataset) -> Json:
     return to_iceberg(dataset.schema, field_ids(dataset.lance_schema.fields()), schema_id=SCHEMA_ID)
 
 
-def _read_listed(table: TableRef, files: Mapping[int, str], known: History | None) -> History:
+def _read_listed(
+    table: TableRef, files: Mapping[int, str], known: History | None, told: Mapping[int, Version]
+) -> History:
     with _translate_unreadable():
-        return _HistoryReader(table, max(files), known).read_listed(files)
+        return _HistoryReader(table, max(files), known, told).read_listed(files)
 
 
 @contextmanager
@@ -235,8 +246,11 @@ def _is_in_place(table: TableRef, version: Version) -> bool:
 
 
 class _HistoryReader:
-    def __init__(self, table: TableRef, version: int, known: History | None) -> None:
+    def __init__(
+        self, table: TableRef, version: int, known: History | None, told: Mapping[int, Version] | None = None
+    ) -> None:
         self.table = table
+        self.told = told or {}
         _require_plain(table, find_manifest(table, version))
         self.dataset = replace(table, version=version).open()
         self.known = known
@@ -278,7 +292,8 @@ class _HistoryReader:
         That shows in the newest version that both have: a manifest of another name, or with other content.
         """
         known = self.known.versions_on(None) if self.known else {}
-        if shared := known.keys() & files.keys():
+        # What a catalog told of a version is not in its manifest, such as the time of the commit.
+        if shared := {version for version in known.keys() & files.keys() if not known[version].is_told}:
             newest = known[max(shared)]
             if files[newest.version] != newest.manifest or not self._is_unchanged(newest):
                 self.known = None
@@ -294,6 +309,8 @@ class _HistoryReader:
         self, branch: str | None, files: Mapping[int, str], *, is_known: bool = True
     ) -> Iterator[Version]:
         known = self.known.versions_on(branch) if self.known and is_known else {}
+        if branch is None:
+            known = {**self.told, **known}
         by_number = {
             version: known[version]
             for version, file in files.items()

@@ -6,20 +6,24 @@ it may publish it, once or many times: the writer itself, the next reader, or bo
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
+from threading import Thread
 from types import MappingProxyType
 from uuid import UUID
 
 import lance
 from lance.file import LanceFileSession
-from lance_namespace.errors import InvalidInputError, InvalidTableStateError
+from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
 from lancehouse.lake.dataset import (
     StorageOptions,
@@ -31,8 +35,13 @@ from lancehouse.lake.dataset import (
 )
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.history import to_iceberg_schema
+from lancehouse.properties import TOTAL_BYTES, TOTAL_FILES, TOTAL_ROWS
 from lancehouse.schema.iceberg import Json
 
+logger = logging.getLogger(__name__)
+
+DISCARD = "lancehouse-discard"
+"""Name of the threads that delete staged manifests in object stores."""
 STAGING = "_staging"
 """Folder below a table's location for the manifests of a transaction, which Lance does not read."""
 
@@ -134,6 +143,13 @@ class Manifest:
         """Return a copy completed from the transaction's file: older versions of Lance keep no copy in the manifest."""
         return replace(self, operation=_find_operation(transaction), indices=_created_indices(transaction))
 
+    def totals(self) -> dict[str, str]:
+        """Return rows, data files and bytes of the version, as Iceberg's summary of a snapshot has them."""
+        with self._open_alone() as dataset:
+            totals = dataset.get_version()["metadata"]
+        keys = {TOTAL_ROWS: "total_rows", TOTAL_FILES: "total_data_files", TOTAL_BYTES: "total_files_size"}
+        return {key: str(totals.get(name, 0)) for key, name in keys.items()}
+
     def schema(self) -> Json:
         """Return the Iceberg schema of the version, also before it is published."""
         with self._open_alone() as dataset:
@@ -207,8 +223,19 @@ class ManifestStore:
                 return path.exists()
             return bool(self._open_session().contains(file))
 
-    def publish(self, staged: str, final: str) -> None:
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is an object store, in which each operation costs requests."""
+        return local_folder(self.location) is None
+
+    def publish(self, staged: str, final: str, data: bytes | None = None) -> None:
         """Move an accepted manifest to its final path, unless that is done, and remove the staged file.
+
+        Args:
+            staged: path of the staged manifest.
+            final: its final path.
+            data: what it holds, if the caller has seen that nothing was at the final path. In an object store it is
+                then put there by one request, and the staged file is removed in the background.
 
         Raises:
             InvalidTableStateError: another manifest is at the final path, or neither of the two files exists.
@@ -218,6 +245,9 @@ class ManifestStore:
             if source is not None and target is not None:
                 self._publish_locally(source, target)
                 self._remove_empty(staged)
+            elif data is not None:
+                self._upload(data, final)
+                self._discard_later(staged)
             else:
                 self._publish_remotely(staged, final)
 
@@ -279,16 +309,34 @@ class ManifestStore:
     def _publish_remotely(self, staged: str, final: str) -> None:
         # pylance's file sessions have no copy and no put-if-absent. Two processes may therefore upload at the same
         # time, which is harmless: they upload the same bytes.
-        there, ours = self.find(final), self.find(staged)
+        is_there = self.exists(final)
+        if is_there and not self.exists(staged):
+            return  # the usual case costs no more than these two requests
+        ours = self.find(staged)
         if ours is None:
-            if there is None and not self.exists(final):
+            if not is_there and not self.exists(final):
                 raise _missing_error(f"{self.location}/{staged}", f"{self.location}/{final}")
             return
-        if there is None:
-            self._upload(ours, final)
+        if is_there:
+            _require_same(ours, self.read(final), f"{self.location}/{final}")
         else:
-            _require_same(ours, there, f"{self.location}/{final}")
-        self.discard(staged)
+            self._upload(ours, final)
+        self._discard_later(staged)
+
+    def _discard_later(self, file: str) -> None:
+        """Delete a file in the background: nobody reads it any more, and whoever finds it deletes it, too."""
+
+        def discard() -> None:
+            try:
+                self.discard(file)
+            except LanceNamespaceError as error:
+                logger.info("%s/%s stays until `lancehouse doctor --fix` removes it: %s", self.location, file, error)
+
+        try:
+            # Not a daemon: the interpreter waits for it before it exits.
+            Thread(target=discard, name=DISCARD).start()
+        except RuntimeError:  # no more threads, or the interpreter is about to exit
+            discard()
 
     def _upload(self, data: bytes, file: str) -> None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -308,7 +356,16 @@ class ManifestStore:
                 folder.rmdir()
 
     def _open_session(self) -> LanceFileSession:
-        return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
+        return _open_session(self.location, tuple(sorted(self.storage_options.items())))
+
+
+@lru_cache(64)
+def _open_session(location: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
+    """Return a session for the files of a table; a new one would connect to the store again."""
+    return LanceFileSession(location, storage_options=dict(storage_options) or None)
+
+
+os.register_at_fork(after_in_child=_open_session.cache_clear)  # two processes must not share connections
 
 
 def _require_same(ours: bytes, theirs: bytes, final: str) -> None:

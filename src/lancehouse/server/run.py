@@ -172,7 +172,12 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.server.http.origins import Origins
 
     database = bootstrap.open_database(settings.db)
-    catalog = Catalog(database, warehouses, scan_cache_bytes=settings.scan_cache_bytes)
+    catalog = Catalog(
+        database,
+        warehouses,
+        scan_cache_bytes=settings.scan_cache_bytes,
+        storage_refresh_s=settings.storage_refresh,
+    )
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     # Without authentication the server may listen on loopback only, unless --insecure allows more.
     authenticator = Authenticator(
@@ -203,7 +208,7 @@ def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint
             return ReadableLocations(catalog.database, warehouse, token, lambda: authenticator.identify(headers))
 
         storage = {STORAGE + key: value for key, value in warehouse.storage.items()}
-        properties = {"endpoint": endpoint, **storage}
+        properties = {"endpoint": endpoint, "vend_credentials": "false", **storage}
         above = (warehouse.name,)
         return Backend(warehouse.name, "lancehouse.IcebergNamespace", properties, id_prefix=above, confine=confine)
 

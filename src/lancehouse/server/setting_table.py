@@ -138,6 +138,12 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
     ServerSetting(
         "scan_cache_bytes", _parse_size, 10 * 2**30, "maximum size of the Parquet copies kept for scans, per warehouse"
     ),
+    ServerSetting(
+        "storage_refresh",
+        _parse_seconds,
+        60.0,
+        "seconds until tables in object stores are looked at again, for tags, branches and clean-ups past the catalog",
+    ),
     ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
     ServerSetting(
         "max_body_memory",

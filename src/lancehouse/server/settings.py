@@ -72,6 +72,7 @@ class ServerSettings:
     tls_key: str | None = None
     log_level: str = "info"
     scan_cache_bytes: int = 10 * 2**30
+    storage_refresh: float = 60.0
     limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
     """If empty: the warehouses in the database, else one called `main`."""

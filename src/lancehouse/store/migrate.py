@@ -33,8 +33,10 @@ from lancehouse.store.database import PATIENCE_S, Database, Sqlite
 from lancehouse.store.model import metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. Numbers let a program tell an older schema from a newer one."""
+RELEASES = {"0001": "0.1", "0002": "0.1", HEAD: "0.2"}
+"""Release of lancehouse that a schema belongs to."""
 
 VERSION_TABLE = "lancehouse_schema"
 version = Table(
@@ -94,7 +96,12 @@ def check(database: Database) -> None:
     """
     number = read_schema_version(database)
     if (advice := ADVICE.get(schema_state(number))) is not None:
-        raise InvalidTableStateError(f"{database.name} has schema {number or 'none'}, not {HEAD}: {advice}")
+        raise InvalidTableStateError(f"{database.name} has schema {_describe(number)}, not {_describe(HEAD)}: {advice}")
+
+
+def _describe(number: str | None) -> str:
+    release = RELEASES.get(number or "")
+    return f"{number or 'none'} (lancehouse {release})" if release else number or "none"
 
 
 def schema_state(number: str | None) -> SchemaState:

@@ -89,6 +89,7 @@ entries = Table(
     Column("schema", TEXT),
     Column("version", NUMBER),
     Column("metadata_location", TEXT),
+    Column("published", NUMBER),
     UniqueConstraint("namespace_id", "name"),
     Index(None, "namespace_id", "name", "kind"),  # covers the query that lists names
     **NEVER_AGAIN,
@@ -243,6 +244,8 @@ class EntryRow:
     """Lance tables that the catalog manages: the current version."""
     metadata_location: str | None = None
     """Iceberg tables and views: the current metadata file."""
+    published: int | None = None
+    """Lance tables that the catalog manages: a version whose manifest a client has seen at its final path."""
 
 
 @dataclass(frozen=True, slots=True)

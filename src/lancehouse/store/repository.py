@@ -174,9 +174,10 @@ COLUMNS = (
     e.c.schema,
     e.c.version,
     e.c.metadata_location,
+    e.c.published,
 )
 """Columns in the order of EntryRow."""
-NEW = (*(column.name for column in COLUMNS[1:]), "location_key")
+NEW = (*(column.name for column in COLUMNS[1:-1]), "location_key")
 KINDS = ("kind_0", "kind_1", "kind_2")
 JSON = frozenset({"properties", "schema"})
 """Columns that hold JSON."""
@@ -223,6 +224,16 @@ RENAME_ENTRY = Statement(
     update(e)
     .where(e.c.id == bindparam("entry"))
     .values(namespace_id=bindparam("namespace"), name=bindparam("called"), updated_ms=bindparam("now"))
+)
+PUBLISH_ENTRY = Statement(
+    update(e)
+    .where(e.c.uuid == bindparam("called"), e.c.id == bindparam("entry"), e.c.version == bindparam("current"))
+    .values(published=bindparam("current"))
+)
+SET_SCHEMA = Statement(
+    update(e)
+    .where(e.c.id == bindparam("entry"), e.c.revision == bindparam("expected"))
+    .values(schema=bindparam("new_schema"))
 )
 DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry")))
 OVERLAPPING = Statement(
@@ -422,6 +433,20 @@ def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> 
     return True
 
 
+def set_schema(tx: Tx, id: int, expected_revision: int, schema: Json) -> bool:
+    """Fill in the schema of an entry that lacks it; False if the entry has changed. The revision stays."""
+    values = {"entry": id, "expected": expected_revision, "new_schema": to_json(schema)}
+    return tx.run(SET_SCHEMA, values) == 1
+
+
+def set_published(tx: Tx, id: int, uuid: str, version: int) -> bool:
+    """Record that the manifest of an entry's current version is at its final path; False if it has moved on.
+
+    The revision stays: nothing that clients see of the table changes.
+    """
+    return tx.run(PUBLISH_ENTRY, {"entry": id, "called": uuid, "current": version}) == 1
+
+
 def delete_entry(tx: Tx, id: int) -> bool:
     """Delete an entry with its snapshots, refs and commits; return False if it no longer exists."""
     return tx.run(DELETE_ENTRY, {"entry": id}) == 1
@@ -476,6 +501,8 @@ def _advance_statement(names: frozenset[str]) -> Statement:
             revision=e.c.revision + literal_column("1"),
             updated_ms=bindparam("now"),
             **{name: bindparam(f"new_{name}") for name in sorted(names)},
+            # Versions may come again under the same number, after storage was in charge for a while.
+            **({"published": literal_column("NULL")} if "version" in names else {}),
         )
     )
 
@@ -485,9 +512,7 @@ def _to_columns(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entry_row(row: Row) -> EntryRow:
-    entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, version, metadata = (
-        row
-    )
+    entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, *rest = row
     return EntryRow(
         entry,
         namespace,
@@ -500,8 +525,7 @@ def _entry_row(row: Row) -> EntryRow:
         created,
         updated,
         None if schema is None else from_json(schema),
-        version,
-        metadata,
+        *rest,
     )
 
 

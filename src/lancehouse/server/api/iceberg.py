@@ -13,9 +13,11 @@ from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, Pe
 from lancehouse.catalog.callers import Caller
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
+from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
+from lancehouse.properties import PUBLISHED_HEADER
 from lancehouse.server.http import responses
 from lancehouse.server.http.calls import Call, Json
 from lancehouse.server.http.responses import Response
@@ -163,6 +165,10 @@ def _replay_create_table(call: Call) -> Response:
 def load_table(call: Call) -> Response:
     """Load a table's metadata."""
     snapshots = _parse_snapshots(call)
+    if (told := call.headers.get(PUBLISHED_HEADER.lower())) is not None:
+        if not call.blocking:
+            raise WouldBlockError
+        call.catalog.tables.set_published(*_scope(call), call.match.name, told)
     loaded = call.catalog.tables.load(*_scope(call), call.match.name, snapshots, blocking=call.blocking)
     return _table_or_not_modified(call, loaded, snapshots)
 
