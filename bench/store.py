@@ -162,13 +162,13 @@ class StoreBench:
         for turn in range(self._rounds + 1):
             if ready is not None:
                 ready()
-            _wait_for_background()
+            wait_for_background()
             before, told = self._store.count_requests(), self._catalog.requests()
             started = time.perf_counter()
             work()
             took = time.perf_counter() - started
             asked = self._catalog.requests() - told
-            _wait_for_background()
+            wait_for_background()
             if turn:  # the first time is for those who do not know the way
                 cost.store, cost.catalog = self._store.count_requests() - before, asked
                 cost.seconds.append(took)
@@ -235,7 +235,7 @@ def _client(table: StoreTable) -> LanceNamespace:
     return table.namespace
 
 
-def _wait_for_background() -> None:
+def wait_for_background() -> None:
     """Until staged manifests are removed, and the store has written its log."""
     for thread in threading.enumerate():
         if thread.name == DISCARD:

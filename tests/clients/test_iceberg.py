@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -219,6 +219,35 @@ def test_a_default_location_that_the_server_refuses(polaris: Polaris) -> None:
     namespace.create_namespace(CreateNamespaceRequest(id=["test_catalog", "db"]))
     with pytest.raises(lance.PermissionDeniedError, match="set the property `root`"):
         namespace.declare_table(DeclareTableRequest(id=["test_catalog", "db", "t"]))
+
+
+@pytest.mark.parametrize("root", [None, "/mine"])
+def test_a_table_goes_below_its_namespace_where_the_default_is_refused(root: str | None) -> None:
+    class PickyServer(Fake):
+        locations: ClassVar[list[str]] = []
+
+        def answer(self, request: Request) -> Answer:
+            if request.method == "POST":
+                body = json.loads(request.body)
+                self.locations.append(body["location"])
+                if not body["location"].startswith("s3://allowed/"):
+                    error = {"message": "not there", "type": "ForbiddenException", "code": 403}
+                    return Answer.json({"error": error}, 403)
+                return Answer.json({"metadata": {"location": body["location"], "properties": {}}})
+            if request.path.endswith("/namespaces/db"):
+                return Answer.json({"namespace": ["db"], "properties": {"location": "s3://allowed/db"}})
+            return super().answer(request)
+
+    PickyServer.locations.clear()
+    with PickyServer({"defaults": {}, "overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri, **({"root": root} if root else {}))
+        if root is None:
+            declared = namespace.declare_table(DeclareTableRequest(id=["wh", "db", "new"]))
+            assert declared.location == "s3://allowed/db/new"
+        else:
+            with pytest.raises(lance.PermissionDeniedError, match="set the property `root`"):
+                namespace.declare_table(DeclareTableRequest(id=["wh", "db", "new"]))
+        assert len(PickyServer.locations) == (2 if root is None else 1)
 
 
 def test_vended_credentials(polaris: Polaris) -> None:

@@ -36,6 +36,7 @@ class Versitygw:
     endpoint: str
     folder: Path
     log: Path
+    pid: int
 
     @property
     def options(self) -> dict[str, str]:
@@ -70,8 +71,8 @@ def find_go() -> str | None:
 
 
 @contextmanager
-def start_versitygw(folder: Path) -> Iterator[Versitygw]:
-    """Run the server until the block ends; its buckets are folders below `folder`.
+def start_versitygw(folder: Path, port: int = 0) -> Iterator[Versitygw]:
+    """Run the server until the block ends; its buckets are folders below `folder`. Port 0 is a free one.
 
     Raises:
         VersitygwError: it could not be built, or did not come up.
@@ -81,7 +82,7 @@ def start_versitygw(folder: Path) -> Iterator[Versitygw]:
     buckets.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port = port or free.getsockname()[1]
     command = [
         *(str(program), "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION),
         *("--port", f"127.0.0.1:{port}", "--access-log", str(log), "--quiet", "posix", str(buckets)),
@@ -90,10 +91,10 @@ def start_versitygw(folder: Path) -> Iterator[Versitygw]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
         _wait(process, port, folder / "versitygw.log")
-        yield Versitygw(f"http://127.0.0.1:{port}", buckets, log)
+        yield Versitygw(f"http://127.0.0.1:{port}", buckets, log, process.pid)
     finally:
-        process.terminate()
-        process.wait(30)
+        process.kill()  # it may be stopped
+        process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:

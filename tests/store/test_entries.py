@@ -280,3 +280,26 @@ def test_entries_of_all_namespaces_in_the_order_of_the_index(place: StoredNamesp
     assert list_names(below=[("a",)]) == every[:3]
     assert list_names(below=[("a", "b"), ("c",)]) == [*every[1:3], *every[5:]]
     assert list_names((("a", "b"), "t"), 1, [("c",), ("a",)]) == ["a/b/u"]
+
+
+def test_a_version_that_is_published(place: StoredNamespace) -> None:
+    entry = place.create("t", version=3)
+    assert not place.database.write(lambda tx: repository.set_published(tx, entry.id, 2))
+    assert place.find("t") == entry
+    assert place.database.write(lambda tx: repository.set_published(tx, entry.id, 3))
+    assert place.find("t") == replace(entry, published=3)
+    assert advance(place, entry, properties={"a": "b"})
+    found = place.find("t")
+    assert found is not None
+    assert found.published == 3
+    assert advance(place, found, version=4)
+    found = place.find("t")
+    assert found is not None
+    assert found.published is None
+
+
+def test_a_schema_that_is_filled_in(place: StoredNamespace) -> None:
+    entry = place.create("t", version=3)
+    assert not place.database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision + 1, SCHEMA))
+    assert place.database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision, SCHEMA))
+    assert place.find("t") == replace(entry, schema=SCHEMA)

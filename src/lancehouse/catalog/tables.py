@@ -110,10 +110,10 @@ class Tables:
         if not caller.identity.has_role(Role.WRITER, warehouse.name, levels):
             return
         try:
-            rows = self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, version - 1))
-            staged = next((row.summary.get(STAGED) for row in rows if row.snapshot_id == version), None)
-            if told == f"{entry.uuid}/{version}/{staged}":
-                self._database.write(lambda tx: repository.set_published(tx, entry.id, entry.uuid, version))
+            row = self._database.read(lambda tx: repository.find_snapshot(tx, entry.id, version))
+            # Versions may come again under the same number; the path where a manifest is staged is unique.
+            if row is not None and told == f"{entry.uuid}/{version}/{row.summary.get(STAGED)}":
+                self._database.write(lambda tx: repository.set_published(tx, entry.id, version))
         except LanceNamespaceError as error:
             log.warning("it is not recorded that version %d of table %s is published: %s", version, entry.uuid, error)
 

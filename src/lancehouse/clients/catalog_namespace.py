@@ -468,13 +468,21 @@ class CatalogNamespace(TableOperations):
         return entry
 
     def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        """Create the entry of a table, at its default location if none is given."""
+        """Create the entry of a table, at its default location if none is given.
+
+        If the server refuses that one, and nobody has set a root, the table goes below the location of its namespace.
+        """
         if location:
             return self._tables.create(table, location, properties, vend=vend)
         default = self._tables.default_location(table)
         try:
             return self._tables.create(table, default, properties, vend=vend)
         except (InvalidInputError, PermissionDeniedError, InternalError) as error:
+            is_refusal = not isinstance(error, InternalError)
+            base = self._namespaces.load(table.namespace).get("location") if is_refusal else None
+            below = locations.child_location(base, [table.name]) if base and not self._settings.root else None
+            if below is not None and not locations.is_same(below, default):
+                return self._tables.create(table, below, properties, vend=vend)
             raise type(error)(
                 f"{error}; the location was the default one, {default}: if the server does not allow it, "
                 "set the property `root` or give a location"

@@ -227,7 +227,7 @@ RENAME_ENTRY = Statement(
 )
 PUBLISH_ENTRY = Statement(
     update(e)
-    .where(e.c.uuid == bindparam("called"), e.c.id == bindparam("entry"), e.c.version == bindparam("current"))
+    .where(e.c.id == bindparam("entry"), e.c.version == bindparam("current"))
     .values(published=bindparam("current"))
 )
 SET_SCHEMA = Statement(
@@ -439,12 +439,12 @@ def set_schema(tx: Tx, id: int, expected_revision: int, schema: Json) -> bool:
     return tx.run(SET_SCHEMA, values) == 1
 
 
-def set_published(tx: Tx, id: int, uuid: str, version: int) -> bool:
+def set_published(tx: Tx, id: int, version: int) -> bool:
     """Record that the manifest of an entry's current version is at its final path; False if it has moved on.
 
     The revision stays: nothing that clients see of the table changes.
     """
-    return tx.run(PUBLISH_ENTRY, {"entry": id, "called": uuid, "current": version}) == 1
+    return tx.run(PUBLISH_ENTRY, {"entry": id, "current": version}) == 1
 
 
 def delete_entry(tx: Tx, id: int) -> bool:
@@ -553,6 +553,11 @@ SNAPSHOTS = Statement(
     .where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id > bindparam("after"))
     .order_by(s.c.sequence, s.c.snapshot_id)
 )
+SNAPSHOT = Statement(
+    select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary).where(
+        s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot")
+    )
+)
 COUNT_SNAPSHOTS = Statement(select(func.count()).select_from(s).where(s.c.entry_id == bindparam("entry")))
 DELETE_SNAPSHOT = Statement(
     delete(s).where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot"))
@@ -612,6 +617,12 @@ def list_snapshots(tx: Tx, entry_id: int, after: int | None = None) -> list[Snap
     """Return all snapshots, or those with an id greater than `after`, ordered by sequence number."""
     values = {"entry": entry_id, "after": BEFORE_ALL if after is None else after}
     return [_snapshot_row(*row) for row in tx.fetch_all(SNAPSHOTS, values)]
+
+
+def find_snapshot(tx: Tx, entry_id: int, snapshot_id: int) -> SnapshotRow | None:
+    """Return one snapshot, or None."""
+    row = tx.fetch_one(SNAPSHOT, {"entry": entry_id, "snapshot": snapshot_id})
+    return None if row is None else _snapshot_row(*row)
 
 
 def count_snapshots(tx: Tx, entry_id: int) -> int:
