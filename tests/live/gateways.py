@@ -206,6 +206,10 @@ def nothing_held(server: Served) -> Iterator[None]:
     until(lambda: Footprint.of(server).files <= before.files + SOME, f"files stay open: {before}")
 
 
+ESTABLISHED = "01"
+"""State of an open connection in /proc/net/tcp."""
+
+
 class Conversation:
     """A request that its sender takes his time with."""
 
@@ -216,6 +220,17 @@ class Conversation:
             self._connection.putheader(name, value)
         self._connection.endheaders()
         self._answer: HTTPResponse | None = None
+        self._ends = (urlsplit(server.uri).port or 0, self._connection.sock.getsockname()[1])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server keeps the connection open, as the system has it."""
+        server_end, client_end = (f":{port:04X}" for port in self._ends)
+        sockets = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        return any(
+            local.endswith(server_end) and remote.endswith(client_end) and state == ESTABLISHED
+            for _, local, remote, state, *_ in sockets
+        )
 
     def say(self, data: bytes) -> None:
         """Send some of the body."""
