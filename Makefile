@@ -7,6 +7,7 @@ RUN = $(UV) run --frozen --no-sync
 SYNCED = .venv/.synced
 SPARK41 = .venv/.spark41
 LANCE_SPARK = .venv/.lance_spark
+VERSITYGW = .venv/.versitygw
 
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,10 +43,10 @@ test: check
 	$(RUN) pytest -q -m "not engines" -n $(TWICE_THE_CORES) --maxprocesses 8 $(PARALLEL)
 
 # What starts other engines: Spark, clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
-test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK)
+test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK) $(VERSITYGW)
 	$(RUN) pytest -q -m engines -n auto --maxprocesses 4 $(PARALLEL)
 
-soak: check $(SPARK41) $(LANCE_SPARK)
+soak: check $(SPARK41) $(LANCE_SPARK) $(VERSITYGW)
 	# A machine that others share pauses: an attack during which the server answers late is run again, up to twice.
 	$(RUN) pytest -q --soak --reruns 2 --only-rerun "/health/live took"
 
@@ -67,7 +68,7 @@ bench-spark: $(SYNCED) $(LANCE_SPARK)
 bench-console: $(SYNCED)
 	$(RUN) python -m bench.console
 
-bench-store: $(SYNCED)
+bench-store: $(SYNCED) $(VERSITYGW)
 	$(RUN) python -m bench.store
 
 bench-gateway: $(SYNCED)
@@ -75,6 +76,11 @@ bench-gateway: $(SYNCED)
 
 $(SYNCED): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
+	@touch $@
+
+# A real S3, built with Go; where there is none, moto stands in.
+$(VERSITYGW): tests/servers/versitygw.py $(SYNCED)
+	$(RUN) python -m tests.servers.versitygw
 	@touch $@
 
 # Iceberg's Spark connector runs on an older Spark than ours: an environment of its own, in the user's cache folder.

@@ -43,7 +43,7 @@ from bench.servers import Relay, start_relay
 from lancehouse.lake.manifests import DISCARD
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.moto import Moto, start_moto
-from tests.servers.versitygw import Versitygw, find_go, start_versitygw
+from tests.servers.versitygw import Versitygw, find_program, start_versitygw
 
 METHODS = ("GET", "HEAD", "LIST", "PUT", "COPY", "DELETE")
 PLAIN, MANAGED, STORED = "plain Lance", "managed by the catalog", "managed by storage"
@@ -248,10 +248,10 @@ def start(folder: Path, delay_ms: int, rounds: int) -> Iterator[tuple[StoreBench
     """The store, the server, and a table for each way."""
     with ExitStack() as stack:
         store: Versitygw | Moto
-        if find_go():
+        if find_program() is not None:
             store = stack.enter_context(start_versitygw(folder / "store"))
         else:
-            print("There is no Go to build versitygw with: moto stands in for a real S3.")
+            print("versitygw was not built: moto stands in for a real S3.")
             store = stack.enter_context(start_moto())
         slow = stack.enter_context(start_relay(store.endpoint, delay_ms))
         bucket = store.bucket()

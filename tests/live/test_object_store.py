@@ -20,11 +20,11 @@ from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, LanceNa
 from bench.servers import start_relay
 from bench.store import wait_for_background
 from tests.servers.lancehouse import Served, start_lancehouse
-from tests.servers.versitygw import Versitygw, find_go, start_versitygw
+from tests.servers.versitygw import Versitygw, find_program, start_versitygw
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(find_go() is None, reason="versitygw is built with Go, and there is none"),
+    pytest.mark.skipif(find_program() is None, reason="versitygw was not built, which takes Go"),
     pytest.mark.timeout(300),
 ]
 

@@ -15,7 +15,7 @@ from lance_namespace import DeclareTableRequest
 import lancehouse
 from bench import store
 from bench.store import MANAGED, ON_TABLES, PLAIN, STORED, StoreBench, StoreTable
-from tests.servers.versitygw import find_go
+from tests.servers.versitygw import find_program
 
 pytestmark = pytest.mark.engines
 
@@ -47,8 +47,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreBench, 
 
 
 def test_the_store_is_a_real_one() -> None:
-    if find_go() is None:
-        pytest.skip("there is no Go to build versitygw with: moto stands in")
+    if find_program() is None:
+        pytest.skip("versitygw was not built, which takes Go: moto stands in")
 
 
 @pytest.mark.parametrize(("operation", "way"), LIMITS)

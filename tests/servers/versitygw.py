@@ -1,4 +1,7 @@
-"""A real S3 on 127.0.0.1: versitygw in front of a folder, built once with Go from the module registry."""
+"""A real S3 on 127.0.0.1: versitygw in front of a folder, built once with Go from the module registry.
+
+`python -m tests.servers.versitygw` builds it, where there is Go. It takes two minutes, so no test does.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +68,19 @@ def _find_method(operation: str) -> str:
     return next((method for start, method in _METHODS.items() if operation.startswith(start)), "PUT")
 
 
-def find_go() -> str | None:
-    """The Go compiler; None if there is none."""
-    return shutil.which("go") or next((path for path in ("/usr/local/go/bin/go",) if Path(path).exists()), None)
+def find_program() -> Path | None:
+    """The program; None if it was not built."""
+    program = cache_folder() / "versitygw" / VERSION / "versitygw"
+    return program if program.exists() else None
+
+
+def build() -> None:
+    """Build the program, unless that was done.
+
+    Raises:
+        VersitygwError: there is no Go, or it failed.
+    """
+    jars.once(cache_folder() / "versitygw" / VERSION, _build)
 
 
 @contextmanager
@@ -75,9 +88,11 @@ def start_versitygw(folder: Path, port: int = 0) -> Iterator[Versitygw]:
     """Run the server until the block ends; its buckets are folders below `folder`. Port 0 is a free one.
 
     Raises:
-        VersitygwError: it could not be built, or did not come up.
+        VersitygwError: it was not built, or did not come up.
     """
-    program = jars.once(cache_folder() / "versitygw" / VERSION, _build) / "versitygw"
+    program = find_program()
+    if program is None:
+        raise VersitygwError("versitygw was not built: `python -m tests.servers.versitygw` does it")
     buckets, log = folder / "buckets", folder / "access.log"
     buckets.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
@@ -110,8 +125,8 @@ def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
 
 
 def _build(folder: Path) -> None:
-    go = find_go()
-    if go is None:
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    if not Path(go).exists():
         raise VersitygwError("versitygw is built with Go, and there is none")
     done = subprocess.run(
         [go, "install", f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"],
@@ -123,3 +138,10 @@ def _build(folder: Path) -> None:
     )
     if done.returncode != 0:
         raise VersitygwError(f"versitygw could not be built:\n{done.stdout[-4000:]}")
+
+
+if __name__ == "__main__":
+    try:
+        build()
+    except (VersitygwError, subprocess.TimeoutExpired) as error:
+        print(f"{error}\nmoto stands in for a real S3 where it can; the other tests say that they are skipped.")
