@@ -100,10 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").lstrip("/")
 
     def _refuse(self) -> bool:
-        if self.store.refusal is not None:
-            status, code = self.store.refusal
+        refusal = self.store.refusal  # who reads the answer may lift it at once
+        if refusal is not None:
+            status, code = refusal
             self._answer(status, _error(code))
-        return self.store.refusal is not None
+        return refusal is not None
 
     def _object(self) -> None:
         body = self.store.objects.get(self._key)
