@@ -61,19 +61,24 @@ class Moto:
     @property
     def options(self) -> dict[str, str]:
         """Storage options in Lance's names."""
-        return {
-            "aws_access_key_id": ACCESS_KEY,
-            "aws_secret_access_key": SECRET_KEY,
-            "aws_region": REGION,
-            "aws_endpoint": self.endpoint,
-            "allow_http": "true",
-        }
+        return storage_options(self.endpoint)
 
     def bucket(self) -> Bucket:
         """A new bucket."""
         name = f"bucket-{uuid4().hex[:12]}"
         client("s3", self.endpoint).create_bucket(Bucket=name)
         return Bucket(name, self.endpoint, self.options)
+
+
+def storage_options(endpoint: str) -> dict[str, str]:
+    """Options of a store on this machine, in Lance's names."""
+    return {
+        "aws_access_key_id": ACCESS_KEY,
+        "aws_secret_access_key": SECRET_KEY,
+        "aws_region": REGION,
+        "aws_endpoint": endpoint,
+        "allow_http": "true",
+    }
 
 
 def client(service: str, endpoint: str) -> Any:

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from lancehouse.spark.java import cache_folder
 from tests.servers import jars
-from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket
+from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket, storage_options
 
 VERSION = "v1.8.0"
 START_TIMEOUT_S = 60
@@ -41,22 +41,11 @@ class Versitygw:
     log: Path
     pid: int
 
-    @property
-    def options(self) -> dict[str, str]:
-        """Storage options in Lance's names."""
-        return {
-            "aws_access_key_id": ACCESS_KEY,
-            "aws_secret_access_key": SECRET_KEY,
-            "aws_region": REGION,
-            "aws_endpoint": self.endpoint,
-            "allow_http": "true",
-        }
-
     def bucket(self) -> Bucket:
         """A new bucket."""
         name = f"bucket-{uuid4().hex[:12]}"
         (self.folder / name).mkdir()
-        return Bucket(name, self.endpoint, self.options)
+        return Bucket(name, self.endpoint, storage_options(self.endpoint))
 
     def count_requests(self) -> Counter[str]:
         """All requests so far, by method; those of a multipart upload are PUTs."""
