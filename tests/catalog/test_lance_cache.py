@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
     PermissionDeniedError,
+    ServiceUnavailableError,
     TableNotFoundError,
 )
 from openapi_schema_validator import OAS31Validator
@@ -442,6 +443,25 @@ def test_refs_of_the_catalog(catalog: CachedCatalog) -> None:
 def test_an_operation_that_iceberg_does_not_know(catalog: CachedCatalog) -> None:
     entry = catalog.commit(catalog.create(properties=IMPL), 1, operation="compaction")
     assert summaries(catalog.load(entry)) == [{"operation": "overwrite"}]
+
+
+def test_a_schema_that_is_missing_is_filled_in(catalog: CachedCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that fails: a database on a full disk can still be read."""
+    entry = catalog.create(properties=IMPL)
+    append(entry.location)
+    entry = catalog.commit(entry, 1)
+
+    def refuse(*_: object) -> None:
+        raise ServiceUnavailableError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog.database, "write", refuse)
+        assert [field["name"] for field in catalog.load(entry)["schemas"][0]["fields"]] == ["id", "v"]
+    assert catalog.find().schema is None
+    LanceMetadataCache(catalog.database).load(catalog.warehouse, entry)
+    schema = catalog.find().schema
+    assert schema is not None
+    assert [field["name"] for field in schema["fields"]] == ["id", "v"]
 
 
 def test_after_a_commit_storage_is_left_alone(catalog: CachedCatalog) -> None:

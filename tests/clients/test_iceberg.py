@@ -305,6 +305,20 @@ def test_credentials_that_are_required_and_do_not_come(polaris: Polaris) -> None
     assert namespace.describe_table(DescribeTableRequest(id=table, vend_credentials=False)).location == "s3://b/db/t"
 
 
+def test_a_table_without_the_credentials_that_are_required_is_not_declared() -> None:
+    class DeclaringServer(Fake):
+        def answer(self, request: Request) -> Answer:
+            if request.method == "POST":
+                return Answer.json({"metadata": {"location": "s3://b/new", "properties": {}}})
+            return Answer(204) if request.method == "DELETE" else super().answer(request)
+
+    with DeclaringServer({"defaults": {}, "overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri, vend_credentials="true")
+        with pytest.raises(lance.InvalidInputError, match="vends no credentials"):
+            namespace.declare_table(DeclareTableRequest(id=["wh", "db", "new"], location="s3://b/new"))
+        assert [method for method, _ in server.requests][-2:] == ["POST", "DELETE"]
+
+
 @pytest.mark.parametrize("id", [[], None])
 def test_the_root_is_no_place_to_work(namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, id: Any) -> None:
     calls: Calls = [

@@ -529,9 +529,15 @@ class LanceMetadataCache:
         if history is None or not is_complete:
             return current
         if entry.schema is None:
-            schema = history.schema
-            self._database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision, schema))
+            self._fill_in_schema(entry, history.schema)
         return replace(current, recent_until_ns=recent_until_ns)
+
+    def _fill_in_schema(self, entry: EntryRow, schema: Json) -> None:
+        """Keep the schema of a table that lacks one; a database that cannot be written fails no load."""
+        try:
+            self._database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision, schema))
+        except LanceNamespaceError as error:
+            log.warning("the schema of table %s is not kept: %s", entry.uuid, error)
 
     def _told_versions(self, entry: EntryRow, known: History | None) -> dict[int, Version]:
         """Return the versions of the main branch that the database describes, except those that are known already."""

@@ -443,7 +443,11 @@ class CatalogNamespace(TableOperations):
             entry = self._declare(
                 table, request.location, request.properties, vend=self._vends(request.vend_credentials)
             )
-        self._require_vended(table, entry, request.vend_credentials)
+        try:
+            self._require_vended(table, entry, request.vend_credentials)
+        except InvalidInputError:
+            self._tables.delete(table)  # it was created just now, and nothing is in it
+            raise
         return DeclareTableResponse(
             location=entry.location,
             storage_options=self._access.options(entry),
@@ -478,11 +482,11 @@ class CatalogNamespace(TableOperations):
         try:
             return self._tables.create(table, default, properties, vend=vend)
         except (InvalidInputError, PermissionDeniedError, InternalError) as error:
-            is_refusal = not isinstance(error, InternalError)
-            base = self._namespaces.load(table.namespace).get("location") if is_refusal else None
-            below = locations.child_location(base, [table.name]) if base and not self._settings.root else None
-            if below is not None and not locations.is_same(below, default):
-                return self._tables.create(table, below, properties, vend=vend)
+            if not isinstance(error, InternalError) and not self._settings.root:
+                base = self._namespaces.load(table.namespace).get("location")
+                below = locations.child_location(base, [table.name]) if base else default
+                if not locations.is_same(below, default):
+                    return self._tables.create(table, below, properties, vend=vend)
             raise type(error)(
                 f"{error}; the location was the default one, {default}: if the server does not allow it, "
                 "set the property `root` or give a location"

@@ -351,10 +351,11 @@ class ManagedVersions:
         """
         for version in versions:
             try:
-                looked_at = self._absent.get(version.staged_path) or 0.0
+                looked_at = self._absent.get(version.staged_path)
                 self._absent.forget(version.staged_path)
                 # Later the version may have been published by others and cleaned up: it must not come back.
-                data = version.manifest.data if time.monotonic() - looked_at < LOOKED_S else None
+                is_recent = looked_at is not None and time.monotonic() - looked_at < LOOKED_S
+                data = version.manifest.data if is_recent else None
                 self._publish_manifest(self._manifest_store_of(version), version.staged_path, version.final_path, data)
                 self._note_published(version.table, self.heads.get(version.table), version.branch, version.snapshot_id)
             except InvalidTableStateError:
