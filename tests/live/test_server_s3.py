@@ -14,7 +14,14 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import DeclareTableRequest, DescribeTableRequest, DropTableRequest, LanceNamespace, connect
+from lance_namespace import (
+    DeclareTableRequest,
+    DescribeTableRequest,
+    DropTableRequest,
+    LanceNamespace,
+    RenameTableRequest,
+    connect,
+)
 from pyiceberg.catalog.rest import RestCatalog
 
 import lancehouse
@@ -22,6 +29,7 @@ from lancehouse.lake.manifests import ManifestStore
 from tests.catalogs import ICEBERG
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto
+from tests.servers.nessie import PREFIX, Nessie
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "name": [f"n{number}" for number in range(100)]})
 VENDED = {"X-Iceberg-Access-Delegation": "vended-credentials"}
@@ -127,6 +135,31 @@ def test_a_managed_table(ours: LanceNamespace, bucket: Bucket, warehouse: str, d
     assert [key for key in bucket.keys(f"{path}/") if key not in before] == []
     ours.drop_table(DropTableRequest(id=one))
     assert bucket.keys(f"{path}/") == []
+
+
+def test_a_prefix_that_comes_encoded(server: Served, warehouse: str, db: str) -> None:
+    """It is used as it is, for credentials, commits and renames too; any other spelling is no route."""
+    with Nessie(server.iceberg, "", warehouse) as nessie:
+        client = connect(ICEBERG, {"endpoint": nessie.uri, "managed_by": "impl", "vend_credentials": "true"})
+        one, two = [warehouse, db, "one"], [warehouse, db, "two"]
+        root = f"{bucket_of(server, warehouse)}/{db}"
+        for table in (one, two):
+            client.declare_table(DeclareTableRequest(id=table, location=f"{root}/{table[-1]}"))
+        with lancehouse.transaction(client) as both:
+            both.append(one, ROWS)
+            both.append(two, ROWS)
+        client.rename_table(RenameTableRequest(id=two, new_table_name="three"))
+        lance.write_dataset(ROWS, namespace_client=client, table_id=[warehouse, db, "three"], mode="append")
+        assert lance.dataset(namespace_client=client, table_id=[warehouse, db, "three"]).count_rows() == 200
+        assert client.describe_table(DescribeTableRequest(id=one)).storage_options
+        client.drop_table(DropTableRequest(id=one))
+        paths = {target.partition("?")[0] for _, target in nessie.requests}
+    assert {path for path in paths if f"/v1/{PREFIX}/" not in path} == {"/iceberg/v1/config"}
+
+
+def bucket_of(server: Served, warehouse: str) -> str:
+    """Where a warehouse lies."""
+    return str(call(server, f"config?warehouse={warehouse}")[1]["defaults"]["root"])
 
 
 def test_a_manifest_that_its_writer_left_staged(

@@ -14,9 +14,12 @@ import pyarrow as pa
 import pytest
 
 from lancehouse.spark import LanceCatalog
+from tests.clients.managed import managed_by_lancehouse
 from tests.servers.faults import FaultProxy
+from tests.servers.lancehouse import Served
 from tests.servers.loopback import Answer, Request
 from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket
+from tests.servers.nessie import Nessie
 from tests.servers.polaris import Polaris
 from tests.servers.unity import Unity
 
@@ -72,6 +75,23 @@ def test_a_table_from_its_first_row_to_its_last(catalog: tuple[LanceCatalog, str
     assert cat.remove_orphans(docs, dry_run=True).files == 0
     for namespace in (docs.rpartition(".")[0], docs.partition(".")[0]):
         assert list(cat.cleanup(namespace=namespace, dry_run=True)) == [docs]
+
+
+def test_a_server_that_chooses_where_tables_lie(spark: Any, lancehouse_server: Served, tmp_path: Path) -> None:
+    """What it answers counts for the tasks that write the first files, and for the commits."""
+    managed = managed_by_lancehouse(lancehouse_server)
+    chosen = lancehouse_server.location / "chosen by nessie"
+    with Nessie(managed.endpoint, str(chosen), lancehouse_server.warehouse) as server:
+        cat = LanceCatalog(
+            spark, "iceberg", {**managed.properties, "endpoint": server.uri, "root": str(tmp_path / "guess")}
+        )
+        docs = managed.id("docs")
+        assert cat.create(spark.range(0, 10, 1, 2), docs) == 1
+        assert cat.append(spark.range(10, 20, 1, 2), docs) == 2
+        assert cat.merge(spark.range(15, 25, 1, 2), docs, on="id").inserted == 5
+    assert (managed.check(docs), managed.open(docs).count_rows()) == (3, 25)
+    assert managed.folder(docs).parent == chosen
+    assert not (tmp_path / "guess").exists()
 
 
 def test_a_folder_in_a_bucket(spark: Any, s3: Bucket) -> None:

@@ -59,6 +59,7 @@ from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
 from lancehouse.lake.confinement import Confinement, OutsideConfinementError
+from lancehouse.lake.dataset_discovery import split_location
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.removal import remove_dataset
 from lancehouse.lake.row_operations import explain_existing
@@ -445,12 +446,13 @@ class CatalogNamespace(TableOperations):
             )
         try:
             self._require_vended(table, entry, request.vend_credentials)
-        except InvalidInputError:
+            options = self._access.options(entry)  # the server may have chosen a location that must not be opened
+        except (InvalidInputError, OutsideConfinementError):
             self._tables.delete(table)  # it was created just now, and nothing is in it
             raise
         return DeclareTableResponse(
             location=entry.location,
-            storage_options=self._access.options(entry),
+            storage_options=options,
             properties=dict(entry.properties),
             managed_versioning=self._is_managed(table, entry.properties) or None,
         )
@@ -569,8 +571,12 @@ class CatalogNamespace(TableOperations):
             raise
 
     def _register(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
-        """Create an entry for data that exists already."""
-        return self._declare(table, location, properties, vend=False)
+        """Create an entry for data that exists already; delete it again if the server puts it elsewhere."""
+        entry = self._declare(table, location, properties, vend=False)
+        if split_location(entry.location) != split_location(location):
+            self._tables.delete(table)
+            raise own_location_error(table, location, entry.location)
+        return entry
 
     def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         """Return where a table lies; with `load_detailed_metadata`, also its version, schema and statistics."""
@@ -689,6 +695,14 @@ def get_location(table: TableId, entry: Entry) -> str:
     if not entry.location:
         raise InternalError(f"{table}: the catalog has no location for it")
     return entry.location
+
+
+def own_location_error(table: TableId, location: str, chosen: str) -> UnsupportedOperationError:
+    """Return the error for an entry of existing data on a server that chooses the locations of tables itself."""
+    return UnsupportedOperationError(
+        f"{table}: the server chooses where tables lie, and chose {chosen} instead of {location}, where the data is: "
+        "write the rows to a new table, or copy the data with `lancehouse copy --data`"
+    )
 
 
 def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlencode
+from uuid import uuid4
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -50,6 +52,7 @@ from lance_namespace.errors import (
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
+    PermissionDeniedError,
     TableAlreadyExistsError,
     TableNotFoundError,
     UnsupportedOperationError,
@@ -66,6 +69,7 @@ from lancehouse.clients.catalog_namespace import (
     is_renamed,
     map_concurrently,
     none_if_missing,
+    own_location_error,
 )
 from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
@@ -75,6 +79,7 @@ from lancehouse.credentials import EXPIRES, LANCE_NAMES, SAS_EXPIRES, SAS_TOKEN
 from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset_discovery import split_location
 from lancehouse.properties import GC_ENABLED, IMPL, PUBLISHED_HEADER, is_lance, managed_by, require_lance
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import (
@@ -92,6 +97,8 @@ from lancehouse.wire.iceberg import (
     TablePage,
     VersionedTable,
 )
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -177,6 +184,16 @@ class IcebergNamespace(CatalogNamespace):
                 self._tables.delete(table)
                 raise
         return entry
+
+    def _replace_entry(self, table: TableId, location: str, properties: Mapping[str, str] | None) -> Entry:
+        """Point an entry to another location; refuse it first if the server would choose one itself.
+
+        Without the old entry nobody would know where its data is: such a server cannot restore it.
+        """
+        chosen = self._tables.find_staged_location(table, location)
+        if chosen is not None and split_location(chosen) != split_location(location):
+            raise own_location_error(table, location, chosen)
+        return super()._replace_entry(table, location, properties)
 
     # Commits
 
@@ -685,8 +702,10 @@ class IcebergTables:
 
         def create(at: WarehousePaths) -> LoadedTable:
             def lookup() -> LoadedTable | None:
-                loaded = self._find_table_at(at.table_path(table), table, location)
-                is_ours = loaded is not None and table_properties.items() <= (loaded.metadata.properties or {}).items()
+                loaded = self._find_table(at.table_path(table), table)
+                if loaded is None or not table_properties.items() <= (loaded.metadata.properties or {}).items():
+                    return None
+                is_ours = _is_at(loaded, location) or self._chooses_locations(table, location)
                 return loaded if is_ours else None
 
             return self._rest.create(
@@ -701,12 +720,44 @@ class IcebergTables:
 
         return _to_entry(self._warehouses.call(table.namespace.catalog, create))
 
-    def _find_table_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
-        """Load the table at a path; return None if there is none, or if its location is another one."""
-        loaded = none_if_missing(
+    def _find_table(self, path: str, table: TableId) -> LoadedTable | None:
+        """Load the table at a path; return None if there is none."""
+        return none_if_missing(
             lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, on={404: TableNotFoundError})
         )
-        return loaded if loaded is not None and locations.is_same(loaded.metadata.location or "", location) else None
+
+    def _find_table_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
+        """Load the table at a path; return None if there is none, or if its location is another one."""
+        loaded = self._find_table(path, table)
+        return loaded if loaded is not None and _is_at(loaded, location) else None
+
+    def _chooses_locations(self, table: TableId, location: str) -> bool:
+        """Return whether the server puts tables elsewhere than where it is asked to."""
+        chosen = self.find_staged_location(table, location)
+        return chosen is not None and not locations.is_same(chosen, location)
+
+    def find_staged_location(self, table: TableId, location: str) -> str | None:
+        """Return where the server would put a new table that is asked for at a location; None if it does not tell.
+
+        A table is staged for that, under another name, which creates nothing.
+        """
+        staged = CreateTable(
+            name=f"{table.name}_{uuid4().hex}",
+            location=location,
+            schema=dict(DUMMY_SCHEMA),
+            properties={},
+            stage_create=True,
+        )
+
+        def stage(at: WarehousePaths) -> LoadedTable:
+            path = at.tables_path(table.namespace)
+            return self._rest.create(path, staged, LoadedTable, about=table, lookup=lambda: None)
+
+        try:
+            return self._warehouses.call(table.namespace.catalog, stage).metadata.location
+        except (InvalidInputError, InternalError, PermissionDeniedError, UnsupportedOperationError) as error:
+            logger.debug("the server does not stage a table at %s: %s", location, error)
+            return None
 
     def check_findable(self, table: TableId, entry: Entry) -> None:
         """Delete a table again that the server has created but cannot find by its name."""
@@ -851,6 +902,10 @@ def _to_entry(loaded: LoadedTable) -> Entry:
         properties=loaded.metadata.properties or {},
         vended=vended_options(location, loaded.config, loaded.storage_credentials),
     )
+
+
+def _is_at(loaded: LoadedTable, location: str) -> bool:
+    return locations.is_same(loaded.metadata.location or "", location)
 
 
 def _double_decoding_error(table: TableId, outcome: str) -> InvalidInputError:
