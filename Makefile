@@ -42,7 +42,7 @@ TWICE_THE_CORES = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 test: check
 	$(RUN) pytest -q -m "not engines" -n $(TWICE_THE_CORES) --maxprocesses 8 $(PARALLEL)
 
-# What starts other engines: Spark, clusters, Connect, Ray, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
+# What starts other engines: Spark, clusters, Connect, Ray, Daft, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
 test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK) $(VERSITYGW)
 	$(RUN) pytest -q -m engines -n auto --maxprocesses 4 $(PARALLEL)
 

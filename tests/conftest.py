@@ -46,13 +46,14 @@ ENGINES = (
     "tests/live/test_gateway_spark.py",
     "tests/live/test_gateway_clients.py",
     "tests/live/test_ray.py",
+    "tests/live/test_packages.py",
     "tests/live/test_rck.py",
     "tests/servers/test_rck.py",
     "tests/servers/test_spark41.py",
     "tests/servers/test_jars.py",
     "tests/cli/test_demo.py",
 )
-"""Files that start other engines: Spark of any kind, Ray, lance-spark, Node, notebooks, benchmarks.
+"""Files that start other engines: Spark of any kind, Ray, Daft, lance-spark, Node, notebooks, benchmarks.
 
 `make test-engines` runs them, with all other tests that use the fixture `spark`, or it as the engine; `make test`
 runs the rest.

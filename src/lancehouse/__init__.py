@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lancehouse.clients.transactions import transaction
     from lancehouse.clients.unity import UnityNamespace
     from lancehouse.errors import CommitStateUnknownError
+    from lancehouse.lake.shortcuts import locate
     from lancehouse.lake.shortcuts import open_table as open  # noqa: A004
     from lancehouse.lake.shortcuts import write_table as write
     from lancehouse.named_catalogs import connect
@@ -33,6 +34,7 @@ __all__ = [
     "PolarisNamespace",
     "UnityNamespace",
     "connect",
+    "locate",
     "open",
     "transaction",
     "write",
@@ -45,6 +47,7 @@ _HOMES = {
     "PolarisNamespace": "lancehouse.clients.polaris",
     "UnityNamespace": "lancehouse.clients.unity",
     "connect": "lancehouse.named_catalogs",
+    "locate": "lancehouse.lake.shortcuts",
     "open": "lancehouse.lake.shortcuts",
     "transaction": "lancehouse.clients.transactions",
     "write": "lancehouse.lake.shortcuts",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,10 +32,28 @@ def test_rows_are_written_and_opened_by_name() -> None:
     assert lancehouse.open("lab.docs", version=1).count_rows() == 3
 
 
+def test_a_version_is_opened_by_its_number_its_tag_or_its_time() -> None:
+    docs = lancehouse.write(ROWS, "lab.docs")
+    docs.tags.create("first", 1)
+    written_at = docs.versions()[0]["timestamp"]
+    lancehouse.write(ROWS, "lab.docs", mode="append")
+    for at in ({"version": 1}, {"version": "first"}, {"asof": written_at + timedelta(microseconds=1)}):
+        assert lancehouse.open("lab.docs", **at).count_rows() == 3
+
+
 def test_the_parent_of_a_catalog_comes_first() -> None:
     lancehouse.write(ROWS, "lab.docs")
     with pytest.raises(Exception, match="teams"):
         lancehouse.open("prod.docs")
+
+
+def test_other_packages_are_told_where_a_table_is(tmp_path: Path) -> None:
+    """By the arguments that connect, with the parent of the catalog in the id."""
+    assert lancehouse.locate("prod.db.docs") == {
+        "namespace_impl": "dir",
+        "namespace_properties": {"root": f"{tmp_path}/lab"},
+        "table_id": ["teams", "db", "docs"],
+    }
 
 
 def test_a_table_that_exists_is_not_created_again() -> None:
@@ -49,8 +68,9 @@ def test_a_table_that_exists_is_not_created_again() -> None:
     [("lab", "names no table"), ("lb.docs", "did you mean 'lab'|lab"), ("lab..docs", "is no id"), ("lab.", "is no id")],
 )
 def test_a_wrong_name_says_what_is_wrong(name: str, words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        lancehouse.open(name)
+    for look in (lancehouse.open, lancehouse.locate):
+        with pytest.raises(InvalidInputError, match=words):
+            look(name)
 
 
 def test_a_catalog_is_connected_by_its_name_or_as_the_default(catalogs: Path) -> None:

@@ -18,6 +18,8 @@ from lance_namespace import LanceNamespace
 from lance_namespace.errors import TableAlreadyExistsError
 
 from tests.catalogs import CATALOGS, LiveCatalog
+from tests.live import test_packages as packages
+from tests.live.test_packages import bucket, server, shop  # noqa: F401 - a warehouse in S3
 
 pytestmark = [
     # Ray starts its processes with a fork that does nothing but exec.
@@ -80,6 +82,19 @@ def test_write_and_read(cluster: Any, address: dict[str, Any], namespace: LanceN
     cluster.write_lance(rows(vectors.slice(0, 7)), **address, mode="overwrite")
     dataset = lance.dataset(namespace_client=namespace, table_id=address["table_id"])
     assert (dataset.version, dataset.to_table()) == (3, vectors.slice(0, 7))
+
+
+@pytest.fixture
+def managed_by() -> str:
+    """Who decides on versions: lance-ray commits to the path of a table."""
+    return "storage"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_example_of_the_page(shop: str) -> None:  # noqa: F811
+    found = packages.run("Ray Data", shop)
+    assert sorted(row["id"] for row in found["found"]) == [1, 2]
+    assert packages.ids(shop) == [1, 2, 3, 6]
 
 
 def mostly_soak(short: str) -> list[Any]:

@@ -19,12 +19,13 @@ def open_table(name: str, **options: Any) -> lance.LanceDataset:
 
     Args:
         name: the name of a catalog in `~/.lancehouse.yaml`, then the table's id there, without the catalog's `parent`.
-        options: further arguments of `lance.dataset`, such as `version`.
+        options: further arguments of `lance.dataset`: `version` takes a number or a tag, `asof` a time,
+            `storage_options` what the catalog does not vend.
 
     Raises:
         InvalidInputError: there is no such catalog, or the name has no table.
     """
-    client, table_id = _locate(name)
+    client, table_id = _find_client(name)
     return lance.dataset(namespace_client=client, table_id=table_id, **options)
 
 
@@ -40,16 +41,43 @@ def write_table(rows: Any, name: str, mode: str = "create", **options: Any) -> l
     Raises:
         InvalidInputError: there is no such catalog, or the name has no table.
     """
-    client, table_id = _locate(name)
+    client, table_id = _find_client(name)
     return lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode=mode, **options)
 
 
-def _locate(name: str) -> tuple[LanceNamespace, list[str]]:
+def locate(name: str) -> dict[str, Any]:
+    """Return the arguments by which Daft, lance-ray and Ray Data take a table: `daft.read_lance(**locate(name))`.
+
+    Their workers connect to the catalog themselves. The properties hold what the file says, secrets too.
+
+    Args:
+        name: as `open_table` takes it.
+
+    Returns:
+        `namespace_impl`, a class path; `namespace_properties`; and `table_id`.
+
+    Raises:
+        InvalidInputError: there is no such catalog, or the name has no table.
+    """
+    connection, table_id = _parse_name(name)
+    return {
+        "namespace_impl": connection.impl,
+        "namespace_properties": dict(connection.properties),
+        "table_id": table_id,
+    }
+
+
+def _parse_name(name: str) -> tuple[Connection, list[str]]:
     catalog, *levels = parse_levels(name)
     if not levels:
         raise InvalidInputError(f"{name!r} names no table: it is the name of a catalog, then a table's id in it")
     connection = named_catalogs.load().catalog(catalog)
-    return _connect(connection.impl, tuple(sorted(connection.properties.items()))), [*connection.parent, *levels]
+    return connection, [*connection.parent, *levels]
+
+
+def _find_client(name: str) -> tuple[LanceNamespace, list[str]]:
+    connection, table_id = _parse_name(name)
+    return _connect(connection.impl, tuple(sorted(connection.properties.items()))), table_id
 
 
 @lru_cache(32)
