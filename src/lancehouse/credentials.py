@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 EXPIRES = "expires_at_millis"
+ACCESS, READ = "lancehouse_access", "read"
+"""Storage option, and its value where the credentials among the options can only read. Lance ignores it."""
 
 LANCE_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -28,6 +30,7 @@ LANCE_NAMES: Mapping[str, str] = MappingProxyType(
         "adls.client-id": "azure_storage_client_id",
         "adls.client-secret": "azure_storage_client_secret",
         "adls.tenant-id": "azure_storage_tenant_id",
+        "lancehouse.access": ACCESS,
     }
 )
 """Iceberg's property names for storage access, of its Java and Python clients, and the Lance option of each."""
@@ -146,7 +149,12 @@ def _spellings(key: str) -> tuple[str, ...]:
     return next((names for names in SPELLINGS if key.lower() in names), (key.lower(),))
 
 
-def expires_soon(options: Mapping[str, str]) -> bool:
-    """Return whether the credentials among these storage options expire within a minute."""
+def expires_soon(options: Mapping[str, str], within_ms: int = SOON_MS) -> bool:
+    """Return whether the credentials among these storage options expire within a minute, or within another time."""
     at = options.get(EXPIRES, "")
-    return at.isdecimal() and int(at) < time.time() * 1000 + SOON_MS
+    return at.isdecimal() and int(at) < time.time() * 1000 + within_ms
+
+
+def is_read_only(options: Mapping[str, str]) -> bool:
+    """Return whether the catalog said that the credentials among these storage options can only read."""
+    return options.get(ACCESS) == READ

@@ -17,6 +17,7 @@ from lancehouse.catalog_walk import Id, walk_tables
 from lancehouse.connection import Connection
 from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import format_levels, parse_levels
+from lancehouse.jobs.executor_cache import share_descriptions
 from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.manifests import read_transaction_uuid
@@ -58,16 +59,31 @@ class TableAddress:
         get_client(connection)
         return cls(connection, levels)
 
-    def to_ref(self, **at: Any) -> TableRef:
-        """Return a reference to the table for code in this process; `at` gives its version, branch or tag."""
+    def to_ref(self, job: str | None = None, **at: Any) -> TableRef:
+        """Return a reference to the table for code in this process.
+
+        Args:
+            job: id of the job that a task works for: its tasks in one Spark executor ask the catalog once for all.
+            at: version, branch or tag.
+        """
         if self.connection is None:
             return TableRef(self.path, dict(self.storage_options), **at)
-        return TableRef(namespace=get_client(self.connection), id=self.id, **at)
+        client = get_client(self.connection)
+        if job is not None and isinstance(self.connection, Connection):
+            client = share_descriptions(client, self.identity, job)
+        return TableRef(namespace=client, id=self.id, **at)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells the table, and who asks for it, from others; it may hold secrets."""
+        if not isinstance(self.connection, Connection):
+            return (self.path, self.id)
+        return (self.connection.impl, sorted(self.connection.properties.items()), self.id)
 
     def write_location(self, job: str) -> TableLocation:
         """Return the location that a job writes to.
 
-        Each process asks the catalog once, and again before credentials expire.
+        Each process, or executor of Spark, asks the catalog once, and again before credentials expire.
 
         Args:
             job: id of the job, part of the cache key: a table may be dropped and created again, elsewhere, under the
@@ -75,7 +91,7 @@ class TableAddress:
         """
         cached = _cached_location(self, job)
         if not cached or expires_soon(cached[0].storage_options):
-            cached[:] = [locate_table(self.to_ref())]
+            cached[:] = [locate_table(self.to_ref(job))]
         return cached[0]
 
     def __str__(self) -> str:
@@ -139,7 +155,7 @@ class PinnedVersion:
         """
         if (opened := _opened.get(self)) is not None:
             return self.keep_open(*opened)
-        table = self.address.to_ref(version=self.version, branch=self.branch)
+        table = self.address.to_ref(self.job, version=self.version, branch=self.branch)
         dataset = table.open()
         if read_transaction_uuid(dataset) != self.transaction_uuid:
             raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; read it again")

@@ -71,7 +71,7 @@ def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> C
     tasks = plan(table, **options).tasks
 
     def work(task: str) -> list[str]:
-        result = execute(address.to_ref(), task)
+        result = execute(job.to_ref(), task)
         job.record_written(_pieces([result]))
         return [result]
 

@@ -384,7 +384,7 @@ def create_index(
     planned = plan(table, column, kind, name, replace=replace, tasks=engine.parallelism, **params)
 
     def train_model(training: str) -> list[str]:
-        model = train(address.to_ref(), training)
+        model = train(job.to_ref(), training)
         job.record_written([model])
         return [model]
 
@@ -392,7 +392,7 @@ def create_index(
         [model] = engine.run([planned.training], train_model) if planned.training is not None else [None]
 
         def build_segment(task: str) -> list[str]:
-            result = execute(address.to_ref(), task, model)
+            result = execute(job.to_ref(), task, model)
             job.record_written([_Segment.parse(result).owner])
             return [result]
 

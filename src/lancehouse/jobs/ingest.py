@@ -176,7 +176,7 @@ class IngestTask:
 
     def __call__(self, unit: Unit) -> list[str]:
         """Write the rows of a unit, and record what was written."""
-        table, at = self.job.address.to_ref(), self.job.write_location()
+        table, at = self.job.to_ref(), self.job.write_location()
         counter = _RowCounter()
         if self.transform is None:
             source_schema = pa.schema([field for field in self.target if field.name in self.source.names])

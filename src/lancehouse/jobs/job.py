@@ -78,6 +78,10 @@ class Job:
     is_watched: bool = True
     call: str = field(default_factory=lambda: uuid4().hex)
 
+    def to_ref(self) -> TableRef:
+        """Return a reference to the table for a piece of the job."""
+        return self.address.to_ref(self.call)
+
     def write_location(self) -> TableLocation:
         """Return the location that the job writes to."""
         return self.address.write_location(self.call)
@@ -89,7 +93,7 @@ class Job:
 
     def write(self, rows: pa.RecordBatchReader, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write rows, and record what was written: an engine does not return the results of a run that fails."""
-        pieces = write_uncommitted(self.address.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
+        pieces = write_uncommitted(self.to_ref(), self.write_location(), rows, mode=mode, layout=layout)
         self.record_written(pieces)
         return pieces
 

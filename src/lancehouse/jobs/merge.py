@@ -430,7 +430,7 @@ class MergeKeys:
 
     def open(self) -> MergeInputs:
         """Open the table and the rows to merge in this process."""
-        table, dataset = (self.job.address.to_ref(), None) if self.pinned is None else self.pinned.open()
+        table, dataset = (self.job.to_ref(), None) if self.pinned is None else self.pinned.open()
         return MergeInputs(table, dataset, self.source.open(table, self.job.write_location(), dataset))
 
     def read_table_keys(self, parts: Sequence[FragmentRange]) -> Batches:

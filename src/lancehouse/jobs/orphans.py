@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import NamedTuple
+from uuid import uuid4
 
 import lance
 from lance.file import LanceFileSession
@@ -108,12 +109,12 @@ def run_removal(
 ) -> Orphans:
     """Remove the files that no version references: they are listed here, and removed in pieces. See `plan`."""
     chunks = plan(address.to_ref(), older_than, no_writers=no_writers)
-    removed = Orphans()
+    removed, job = Orphans(), uuid4().hex
     while some := list(islice(chunks, CHUNKS_AT_ONCE)):
         if dry_run:
             removed = sum(map(parse_orphans, some), removed)
             continue
-        for text in engine.run(some, lambda chunk: [json.dumps(asdict(execute(address.to_ref(), chunk)))]):
+        for text in engine.run(some, lambda chunk: [json.dumps(asdict(execute(address.to_ref(job), chunk)))]):
             result = json.loads(text)
             removed += Orphans(result["files"], result["bytes"], tuple(result["names"]))
     return removed

@@ -309,7 +309,7 @@ def add_version_column(table: object, schema: pa.Schema) -> pa.Schema:
 @lru_cache(MAX_OPENED)
 def _open_cached(at: PinnedVersion) -> tuple[TableRef, Any]:
     """Open a version other than the pinned one, once for all tasks of the stream in this process."""
-    table = at.address.to_ref(version=at.version, branch=at.branch)
+    table = at.address.to_ref(at.job, version=at.version, branch=at.branch)
     return table, table.open()
 
 

@@ -21,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
+from lancehouse.jobs.executor_cache import share
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
@@ -64,14 +65,22 @@ def query_start_ms() -> int | None:
 
 @lru_cache(MAX_OPENED)
 def _resolve_at(pinned: PinnedVersion, began_ms: int) -> PinnedVersion:
-    table = pinned.address.to_ref(branch=pinned.branch)
+    # A query is a job of its own: what a worker was told of the table for an earlier one may be out of date.
+    job = f"{pinned.job} {began_ms}"
+    key = (*pinned.address.identity, "latest", pinned.branch)
+    return replace(pinned, job=job, **share(key, job, lambda: _find_latest(replace(pinned, job=job), began_ms)))
+
+
+def _find_latest(pinned: PinnedVersion, began_ms: int) -> dict[str, Any]:
+    """Return number and transaction of the version that was the latest at a time; it is cached as opened."""
+    table = pinned.address.to_ref(pinned.job, branch=pinned.branch)
     for dataset in _versions_newest_first(table, began_ms):
-        if (dataset.version, read_transaction_uuid(dataset)) == (pinned.version, pinned.transaction_uuid):
-            return pinned  # it was there before the query, whatever the clock of its writer says
-        if to_millis(dataset.get_version()["timestamp"]) <= began_ms:
-            resolved = replace(pinned, version=dataset.version, transaction_uuid=read_transaction_uuid(dataset))
-            resolved.keep_open(replace(table, version=dataset.version), dataset)
-            return resolved
+        found: dict[str, Any] = {"version": int(dataset.version), "transaction_uuid": read_transaction_uuid(dataset)}
+        # The pinned version was there before the query, whatever the clock of its writer says.
+        is_pinned = replace(pinned, **found) == pinned
+        if is_pinned or to_millis(dataset.get_version()["timestamp"]) <= began_ms:
+            replace(pinned, **found).keep_open(replace(table, version=dataset.version), dataset)
+            return found
     raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run the query again")
 
 
