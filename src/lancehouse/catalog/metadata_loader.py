@@ -9,10 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
+from hashlib import blake2b, sha256
+from math import inf
+from secrets import token_bytes
 from threading import Lock
 from typing import Literal
 
+import orjson
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
 from lancehouse.caches import BoundedCache
@@ -34,6 +37,7 @@ from lancehouse.catalog.lance_metadata import (
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.credentials import ACCESS, READ, to_iceberg_config
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake import history as lake
 from lancehouse.lake.confinement import ManifestsAlone
@@ -45,7 +49,7 @@ from lancehouse.locations import local_folder
 from lancehouse.properties import PUBLISHED
 from lancehouse.store import repository
 from lancehouse.store.database import Database
-from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
+from lancehouse.store.model import EntryRow, Json, Kind, RefRow, SnapshotRow
 from lancehouse.store.statements import Tx
 
 SERVER_PLANS: Mapping[str, str] = {"scan-planning-mode": "server"}
@@ -63,6 +67,51 @@ class LoadResult:
     credentials: Sequence[Json] = field(default=(), repr=False)
     has_all_snapshots: bool = True
     """False if snapshots were left out although the caller did not ask for fewer."""
+    access_tag: str = ""
+    """Distinguishes responses that differ in settings or credentials; empty if the caller did not ask for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class VendedAccess:
+    """Settings and credentials for the files of a table. Its repr shows no secrets."""
+
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: Sequence[Json] = field(default=(), repr=False)
+    tag: str = ""
+    """Distinguishes it from others, for entity tags; empty if it is empty."""
+    until: float = 0.0
+    """Until when it may be handed out, in seconds since 1970."""
+
+    @classmethod
+    def of(cls, warehouse: Warehouse, access: vending.Access, *, write: bool) -> VendedAccess:
+        """Make one of what `vending.vend_access` returned; where there are credentials, it says if they only read."""
+        config, credentials = access
+        if credentials and not write:
+            config = {**config, **ONLY_READS}
+            credentials = [{**each, "config": {**each["config"], **ONLY_READS}} for each in credentials]
+        # The key is this process's own: nobody can try out secrets against an entity tag that a proxy has logged.
+        digest = blake2b(orjson.dumps([config, credentials]), key=_TAG_KEY, digest_size=8).hexdigest()
+        expiries = [
+            int(value) / 1000 - vending.EARLY_S
+            for settings in (config, *(each["config"] for each in credentials))
+            for key, value in settings.items()
+            if EXPIRES_AT in key and value.isdecimal()
+        ]
+        until = min(expiries, default=inf if warehouse.vend in LASTING else 0.0)
+        return cls(config, credentials, digest if config or credentials else "", until)
+
+
+NO_ACCESS = VendedAccess()
+LASTING = frozenset({"none", "static"})
+"""Values of `vend` for which nobody has to be asked, and nothing expires."""
+EXPIRES_AT = "expires-at"
+"""Part of the names of Iceberg's properties that say when credentials expire."""
+ONLY_READS: Mapping[str, str] = to_iceberg_config({ACCESS: READ})
+_TAG_KEY = token_bytes(32)
+AccessKey = tuple[str, str, str | None, bool]
+"""Warehouse, location, UUID of a Lance table, and whether the caller may write."""
+VENDED_KEPT = 10_000
+"""Most tables whose settings and credentials are cached."""
 
 
 class MetadataLoader:
@@ -71,6 +120,7 @@ class MetadataLoader:
     def __init__(self, lance: LanceMetadataCache, documents: DocumentCache) -> None:
         self.lance = lance
         self.documents = documents
+        self._vended: BoundedCache[AccessKey, VendedAccess] = BoundedCache(VENDED_KEPT)
 
     def load(
         self,
@@ -88,36 +138,55 @@ class MetadataLoader:
             MetadataNotFoundError: the metadata file of an Iceberg table or a view no longer exists.
             WouldBlockError: it may not block, and memory and a look at local folders are not enough.
         """
-        if not blocking and caller.delegation and warehouse.vend != "none":
-            raise WouldBlockError
         if entry.kind == "lance":
             table = self.lance.load(warehouse, entry, snapshots, blocking=blocking)
-            config, credentials = self.storage_access(caller, warehouse, levels, entry.location, entry)
+            access = self.vend(caller, warehouse, levels, entry.location, entry, blocking=blocking)
             body = table.refs_json if snapshots == "refs" else table.full_json
-            config = {**config, **SERVER_PLANS, **_published_config(entry)}
-            return LoadResult(body, table.etag, None, config, credentials)
+            config, tag = {**access.config, **SERVER_PLANS, **_published_config(entry)}, access.tag
+            # Readers who need no look at storage must learn of it, though the metadata are the same.
+            tag = f"{tag}-{entry.published}" if tag and entry.published is not None else tag
+            return LoadResult(body, table.etag, None, config, access.credentials, access_tag=tag)
         document = self.documents.load(warehouse, str(entry.metadata_location), blocking=blocking)
         if not blocking and snapshots == "refs" and document.is_slow_to_reduce:
             raise WouldBlockError
         body = document.refs_json if snapshots == "refs" else document.full_json
         if entry.kind == "view":
             return LoadResult(body, document.etag, document.location)
-        config, credentials = self.storage_access(caller, warehouse, levels, entry.location)
-        return LoadResult(body, document.etag, document.location, config, credentials)
+        access = self.vend(caller, warehouse, levels, entry.location, blocking=blocking)
+        return LoadResult(
+            body, document.etag, document.location, access.config, access.credentials, access_tag=access.tag
+        )
 
-    def storage_access(
-        self, caller: Caller, warehouse: Warehouse, levels: Levels, location: str, lance: EntryRow | None = None
-    ) -> tuple[Mapping[str, str], Sequence[Json]]:
+    def vend(
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        levels: Levels,
+        location: str,
+        lance: EntryRow | None = None,
+        *,
+        blocking: bool = True,
+    ) -> VendedAccess:
         """Return settings and credentials for a location, as far as the caller asks for them and may have them.
 
+        They are cached until shortly before they expire, apart for those who may write and those who may only read.
         For a Lance table, pass its entry as `lance`: the credentials can then also read the Parquet copies of its rows.
+
+        Raises:
+            WouldBlockError: it may not block, and another service has to be asked.
         """
         if not caller.delegation:
-            return {}, ()
+            return NO_ACCESS
         can_write = caller.identity.has_role(Role.WRITER, warehouse.name, levels)
-        if lance is None:
-            return vending.vend_access(warehouse, location, write=can_write, kind="iceberg")
-        return vending.vend_access(warehouse, location, write=can_write, kind="lance", uuid=lance.uuid)
+        key: AccessKey = (warehouse.name, location, None if lance is None else lance.uuid, can_write)
+        cached = self._vended.get(key)
+        if cached is not None and time.time() < cached.until:
+            return cached
+        if not blocking and warehouse.vend not in LASTING:
+            raise WouldBlockError
+        kind: Kind = "iceberg" if lance is None else "lance"
+        access = vending.vend_access(warehouse, location, write=can_write, kind=kind, uuid=key[2])
+        return self._vended.put(key, VendedAccess.of(warehouse, access, write=can_write))
 
 
 def _published_config(entry: EntryRow) -> Mapping[str, str]:

@@ -226,9 +226,8 @@ class Tables:
         """
         entry = self.get_entry(caller, warehouse, levels, name)
         lance = entry if entry.kind == "lance" else None
-        return self._loader.storage_access(replace(caller, delegation=True), warehouse, levels, entry.location, lance)[
-            1
-        ]
+        caller = replace(caller, delegation=True)
+        return self._loader.vend(caller, warehouse, levels, entry.location, lance).credentials
 
     def _create_iceberg(
         self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json, location: str
@@ -238,8 +237,8 @@ class Tables:
         document = MetadataDocument.from_table(iceberg_tables.next_metadata_location(metadata, None), metadata)
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "iceberg"))
         if request.get("stage-create"):
-            config, credentials = self._loader.storage_access(caller, warehouse, name.levels, location)
-            return LoadResult(document.full_json, "", None, config, credentials)
+            access = self._loader.vend(caller, warehouse, name.levels, location)
+            return LoadResult(document.full_json, "", None, access.config, access.credentials)
         return self._insert_document(caller, warehouse, name, document, location, str(metadata.table_uuid))
 
     def _insert_document(

@@ -75,7 +75,7 @@ from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import ManagedVersions
 from lancehouse.clients.rest import Rest, parse_reply
-from lancehouse.credentials import EXPIRES, LANCE_NAMES, SAS_EXPIRES, SAS_TOKEN
+from lancehouse.credentials import EXPIRES, LANCE_NAMES, SAS_EXPIRES, SAS_TOKEN, expires_soon
 from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
@@ -132,6 +132,12 @@ TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
 REMEMBERED_TABLES = 20_000
 """Number of tables whose entity tag and entry are cached for the next list."""
 
+KEPT_BYTES = 16 * 2**20
+"""Most bytes of responses with credentials that a client keeps, to ask whether they are still the same."""
+KEPT_MS = 300_000
+"""Milliseconds before their expiry from which credentials are asked for anew."""
+VendedReply = tuple[str, Mapping[str, str], Reply]
+"""Entity tag, credentials and response of a table."""
 CachedEntry = tuple[str, Entry | None]
 """Entity tag of a table and the entry that it stands for; None in place of the entry if it is not a Lance table."""
 
@@ -598,6 +604,9 @@ class IcebergTables:
         self._rest = rest
         self._warehouses = warehouses
         self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
+        self._vended_replies: BoundedCache[TableId, VendedReply] = BoundedCache(
+            KEPT_BYTES, lambda kept: len(kept[2].body)
+        )
         self._published: BoundedCache[TableId, str] = BoundedCache(REMEMBERED_TABLES)
         self._changes: BoundedCache[TableId, int] = BoundedCache(REMEMBERED_TABLES)
         self._ticks = count(1)
@@ -668,6 +677,7 @@ class IcebergTables:
         loaded = parse_reply(reply, LoadedTable, table)
         require_lance(table, loaded.metadata.properties)
         entry = _to_entry(loaded)
+        self._keep_vended(table, reply, loaded, entry)
         if vend and managed_by(entry.properties) == IMPL and self._changes.get(table) == before:
             self.on_managed(table, entry, parse_reply(reply, LatestTable, table))
         return entry
@@ -675,15 +685,28 @@ class IcebergTables:
     def _load(self, table: TableId, query: str, *, vend: bool) -> Reply:
         """Load a table, and tell the server of a version of it that this client has published."""
         headers = dict(VEND_HEADERS) if vend else {}
+        tag, vended, kept = (self._vended_replies.get(table) if vend and query == REFS_ONLY else None) or ("", {}, None)
+        if tag and not expires_soon(vended, KEPT_MS):
+            headers["If-None-Match"] = tag
         if (told := self._published.get(table)) is not None:
             headers[PUBLISHED_HEADER] = told
             self._published.forget(table)
-        return self._warehouses.call(
+        reply = self._warehouses.call(
             table.namespace.catalog,
             lambda at: self._rest.get_reply(
                 at.table_path(table), query=query, about=table, headers=headers, on={404: TableNotFoundError}
             ),
         )
+        return kept if kept is not None and reply.status == 304 else reply
+
+    def _keep_vended(self, table: TableId, reply: Reply, loaded: LoadedTable, entry: Entry) -> None:
+        """Keep a response with credentials of our own server, whose entity tags cover them.
+
+        Those of another server may say only that the table is the same, while the caller's rights have changed.
+        """
+        tag, is_ours = reply.headers.get("etag", ""), loaded.metadata_location is None
+        if tag and is_ours and entry.vended and not expires_soon(entry.vended, KEPT_MS):
+            self._vended_replies.put(table, (tag, entry.vended, reply))
 
     def note_change(self, table: TableId) -> None:
         """Take what is loaded of a table at this moment for out of date."""

@@ -61,6 +61,7 @@ class LoadedTable(KebabModel):
     """Response of LoadTable and CreateTable."""
 
     metadata: TableMetadata
+    metadata_location: str | None = None
     config: dict[str, str] | None = Field(default=None, repr=False)
     storage_credentials: list[StorageCredential] | None = None
 
@@ -98,7 +99,6 @@ class VersionedTable(LoadedTable):
     """Response of LoadTable, with snapshots."""
 
     metadata: VersionedMetadata
-    metadata_location: str | None = None
 
 
 class LatestMetadata(VersionedMetadata):

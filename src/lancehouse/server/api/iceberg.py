@@ -178,9 +178,12 @@ def _parse_snapshots(call: Call) -> Snapshots:
 
 
 def _table_or_not_modified(call: Call, loaded: LoadResult, snapshots: Snapshots) -> Response:
-    """Return the table, or 304 if the client has it; never 304 with credentials, which the client needs anew."""
+    """Return the table, or 304 if the client has it.
+
+    The entity tag covers the credentials too: who has others than would be handed out now gets these.
+    """
     if_none_match = call.headers.get("if-none-match")
-    if if_none_match and not loaded.credentials:
+    if if_none_match and not (loaded.credentials and if_none_match.strip() == "*"):
         tag = etag(loaded, snapshots)
         if responses.is_not_modified(if_none_match, tag):
             return Response(304, headers=[(b"etag", tag)])
@@ -346,8 +349,9 @@ def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) 
 
 
 def etag(loaded: LoadResult, snapshots: str) -> bytes:
-    """Return the entity tag; responses with other snapshots have another one."""
-    return b'"%b"' % f"{loaded.etag}-{snapshots}".encode("ascii", "replace")
+    """Return the entity tag; responses with other snapshots, settings or credentials have another one."""
+    access = f"-{loaded.access_tag}" if loaded.access_tag else ""
+    return b'"%b"' % f"{loaded.etag}-{snapshots}{access}".encode("ascii", "replace")
 
 
 def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
@@ -360,9 +364,10 @@ def table_response(loaded: LoadResult, snapshots: str = "all") -> Response:
     if loaded.credentials:
         parts += (b',"storage-credentials":', orjson.dumps(loaded.credentials))
     parts.append(b"}")
-    # Credentials differ by caller and expire, so a body that holds some must not be shared through the cache.
-    variant = None if loaded.credentials else b"%b %d" % (tag, sum(map(len, parts)))
-    return Response(200, b"".join(parts), [(b"etag", tag)], variant=variant)
+    # The tag covers the credentials: only who would get the same bytes shares a compressed body.
+    variant = None if loaded.credentials and not loaded.access_tag else b"%b %d" % (tag, sum(map(len, parts)))
+    headers = [(b"etag", tag), (b"cache-control", b"private, no-cache")] if loaded.credentials else [(b"etag", tag)]
+    return Response(200, b"".join(parts), headers, variant=variant)
 
 
 def commit_response(loaded: LoadResult) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,9 +16,11 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
+from lancehouse.caches import BoundedCache
 from lancehouse.catalog import listing
 from lancehouse.catalog.callers import Identity, Role
 from lancehouse.catalog.errors import WouldBlockError
+from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.gateway import messages
 from lancehouse.gateway.backends import Backend, request_ids, request_locations, run_operation
 from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
@@ -51,6 +54,10 @@ COMMITS = frozenset({"CreateTableVersion", "BatchCreateTableVersions", "BatchCom
 """Operations that must not be repeated without a check if their response is lost."""
 
 Backends = Mapping[str, Backend]
+DescriptionKey = tuple[str, tuple[str, ...], str, str, str]
+Descriptions = BoundedCache[DescriptionKey, bytes]
+DESCRIBED_BYTES = 8 * 2**20
+"""Most bytes of descriptions with credentials that are cached."""
 
 
 def routes(backends: Backends) -> list[Route]:
@@ -60,13 +67,15 @@ def routes(backends: Backends) -> list[Route]:
         backend = backends.get(match.prefix or "")
         return "" if backend is None or backend.is_warehouse else backend.name
 
+    described: Descriptions = BoundedCache(DESCRIBED_BYTES, len)
+
     def route(operation: Operation) -> Route:
         streams = operation.body is RequestEncoding.ARROW
         return Route(
             operation.name,
             operation.method,
             PREFIX + operation.path,
-            lambda call: handle_operation(operation, backends, call),
+            lambda call: handle_operation(operation, backends, call, described),
             inline=operation is DESCRIBE,
             pool="uploads" if streams else "rows" if operation.rows else "requests",
             group=group,
@@ -79,7 +88,7 @@ def routes(backends: Backends) -> list[Route]:
     return [route(operation) for operation in OPERATIONS]
 
 
-def handle_operation(operation: Operation, backends: Backends, call: Call) -> Response:
+def handle_operation(operation: Operation, backends: Backends, call: Call, described: Descriptions) -> Response:
     """Check the caller's grants, and run one operation."""
     name = call.match.prefix or ""
     backend = backends.get(name)
@@ -87,7 +96,7 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
         visible_names = ", ".join(filter(call.caller.identity.can_see, backends)) or "none that you may see"
         raise NamespaceNotFoundError(f"there is no backend {name!r} here; there is {visible_names}")
     if not call.blocking:
-        return _recall_table(call, backend)
+        return _recall_table(call, backend, described)
     query = messages.parse_query(call.raw_query)
     path_fields: dict[str, Any] = {}
     if "{id}" in operation.path:
@@ -111,33 +120,37 @@ def handle_operation(operation: Operation, backends: Backends, call: Call) -> Re
         more = {"delimiter": messages.get_delimiter(query)}
         request = request.model_copy(update={"context": {**(request.context or {}), **more}})
     reads_all = call.caller.identity.has_role(Role.READER, backend.name)
+    key = _find_description(call, backend) if operation is DESCRIBE and request.vend_credentials else None
     answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)
-    return _to_response(operation, answer)
+    response = _to_response(operation, answer)
+    # What was described may have changed before or after that: it is kept only if it did not change meanwhile.
+    if key is not None and key == _find_description(call, backend):
+        described.put(key, response.body)
+    return response
 
 
-def _recall_table(call: Call, backend: Backend) -> Response:
+def _recall_table(call: Call, backend: Backend, described: Descriptions) -> Response:
     """Describe a table of a warehouse from memory, as the warehouse's client does from the same metadata.
 
-    The models of request and response would take as long as all the rest.
+    The models of request and response would take as long as all the rest. With credentials, the bytes of the client's
+    last response are sent again if the same credentials would be.
 
     Raises:
         WouldBlockError: memory does not have it, more is asked for than a plain description, or it is an error: the
             client answers.
     """
-    query = messages.parse_query(call.raw_query)
-    table_id = messages.parse_id(call.match.name, query)
-    *levels, name = table_id or [""]
-    fields = messages.parse_object(call.body)
-    asks = {key: value for key, value in fields.items() if value is not None and value is not False and key != "id"}
-    asks |= {key: values for key, values in query.items() if values != ["false"] and key != "delimiter"}
-    is_plain = not asks and fields.keys() | query.keys() <= PLAIN and fields.get("id", table_id) == table_id
-    if not (backend.is_warehouse and levels and is_plain) or call.caller.delegation:
+    plain = _parse_plain(call, backend)
+    if plain is None:
         raise WouldBlockError
-    warehouse = call.catalog.warehouses[backend.name]
     try:
-        loaded = call.catalog.tables.load(call.caller, warehouse, tuple(levels), name, "refs", blocking=False)
+        loaded = _load_plain(call, backend, plain, blocking=False)
     except LanceNamespaceError as error:
         raise WouldBlockError from error
+    if plain.vends:
+        body = described.get(plain.key(backend, loaded))
+        if body is None:
+            raise WouldBlockError
+        return Response(DESCRIBE.status, body)
     if len(loaded.metadata) > LARGEST_RECALLED:
         raise WouldBlockError
     metadata = TableMetadata.model_validate_json(loaded.metadata)
@@ -147,6 +160,53 @@ def _recall_table(call: Call, backend: Backend) -> Response:
     description = {"location": location, "storage_options": {}, "properties": properties}
     is_managed = managed_by(properties) == IMPL
     return Response(DESCRIBE.status, orjson.dumps(description | ({"managed_versioning": True} if is_managed else {})))
+
+
+@dataclass(frozen=True, slots=True)
+class PlainDescription:
+    """A request to describe a table of a warehouse, without details."""
+
+    levels: tuple[str, ...]
+    name: str
+    vends: bool
+
+    def key(self, backend: Backend, loaded: LoadResult) -> DescriptionKey:
+        """Return what tells its response from others: the table's metadata, and the credentials to hand out."""
+        return backend.name, self.levels, self.name, loaded.etag, loaded.access_tag
+
+
+def _parse_plain(call: Call, backend: Backend) -> PlainDescription | None:
+    """Return the request if it is one for a plain description; else None."""
+    query = messages.parse_query(call.raw_query)
+    table_id = messages.parse_id(call.match.name, query)
+    *levels, name = table_id or [""]
+    fields = messages.parse_object(call.body)
+    vends = fields.get("vend_credentials")
+    ignored = {"id", "vend_credentials"} if vends is True else {"id"}
+    asks: dict[str, Any] = {
+        key: value for key, value in fields.items() if value is not None and value is not False and key not in ignored
+    }
+    asks |= {key: values for key, values in query.items() if values != ["false"] and key != "delimiter"}
+    is_plain = not asks and fields.keys() | query.keys() <= PLAIN and fields.get("id", table_id) == table_id
+    if not (backend.is_warehouse and levels and is_plain):
+        return None
+    return PlainDescription(tuple(levels), name, call.caller.delegation if vends is None else vends)
+
+
+def _load_plain(call: Call, backend: Backend, plain: PlainDescription, *, blocking: bool) -> LoadResult:
+    caller, warehouse = replace(call.caller, delegation=plain.vends), call.catalog.warehouses[backend.name]
+    return call.catalog.tables.load(caller, warehouse, plain.levels, plain.name, "refs", blocking=blocking)
+
+
+def _find_description(call: Call, backend: Backend) -> DescriptionKey | None:
+    """Return what tells the description that a request with credentials gets now from others; None if it has more."""
+    plain = _parse_plain(call, backend)
+    if plain is None or not plain.vends:
+        return None
+    try:
+        return plain.key(backend, _load_plain(call, backend, plain, blocking=True))
+    except LanceNamespaceError:
+        return None  # the operation itself says what is wrong
 
 
 def _list_warehouse_tables(
