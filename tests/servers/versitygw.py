@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from uuid import uuid4
 
 from lancehouse.spark.java import cache_folder
 from tests.servers import jars
-from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket, storage_options
+from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket, client, storage_options
 
 VERSION = "v1.8.0"
 START_TIMEOUT_S = 60
@@ -46,6 +47,22 @@ class Versitygw:
         name = f"bucket-{uuid4().hex[:12]}"
         (self.folder / name).mkdir()
         return Bucket(name, self.endpoint, storage_options(self.endpoint))
+
+    def add_reader(self, bucket: Bucket) -> dict[str, str]:
+        """Keys, in Lance's names, of a new user who may read a bucket and not write to it."""
+        access, secret = f"READER{uuid4().hex[:8]}", uuid4().hex
+        root = ("-a", ACCESS_KEY, "-s", SECRET_KEY, "-er", self.endpoint)
+        create = ("create-user", "-a", access, "-s", secret, "-r", "user")
+        subprocess.run([str(find_program()), "admin", *root, *create], check=True, timeout=30)
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"AWS": [access]},
+            "Action": ["s3:GetObject", "s3:ListBucket"],
+            "Resource": [f"arn:aws:s3:::{bucket.name}", f"arn:aws:s3:::{bucket.name}/*"],
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        client("s3", self.endpoint).put_bucket_policy(Bucket=bucket.name, Policy=policy)
+        return {"aws_access_key_id": access, "aws_secret_access_key": secret}
 
     def count_requests(self) -> Counter[str]:
         """All requests so far, by method; those of a multipart upload are PUTs."""
@@ -82,14 +99,16 @@ def start_versitygw(folder: Path, port: int = 0) -> Iterator[Versitygw]:
     program = find_program()
     if program is None:
         raise VersitygwError("versitygw was not built: `python -m tests.servers.versitygw` does it")
-    buckets, log = folder / "buckets", folder / "access.log"
-    buckets.mkdir(parents=True, exist_ok=True)
+    buckets, users, log = folder / "buckets", folder / "users", folder / "access.log"
+    for needed in (buckets, users):
+        needed.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = port or free.getsockname()[1]
     command = [
         *(str(program), "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION),
-        *("--port", f"127.0.0.1:{port}", "--access-log", str(log), "--quiet", "posix", str(buckets)),
+        *("--port", f"127.0.0.1:{port}", "--access-log", str(log), "--iam-dir", str(users), "--quiet"),
+        *("posix", str(buckets)),
     ]
     with (folder / "versitygw.log").open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)

@@ -35,7 +35,7 @@ from lancehouse.clients.catalog_namespace import (
     none_if_missing,
 )
 from lancehouse.clients.rest import Rest, parse_reply
-from lancehouse.credentials import EXPIRES, SECRETS, canonical_options
+from lancehouse.credentials import ACCESS, EXPIRES, READ, SECRETS, canonical_options
 from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
@@ -311,14 +311,15 @@ class UnityTables:
         )
 
     def _vend_credentials(self, loaded: UnityTable, table: TableId) -> Mapping[str, str]:
-        """Request credentials to read and write a table; return no options if the server does not vend any."""
+        """Request credentials to read and write a table, or only to read it; no options if the server vends none."""
         try:
             try:
                 return self._request_credentials(loaded, table, "READ_WRITE")
             except PermissionDeniedError:
                 if SECRETS & canonical_options(self._settings.storage).keys():
                     return {}  # those of the user's own may write
-                return self._request_credentials(loaded, table, "READ")
+                options = self._request_credentials(loaded, table, "READ")
+                return {**options, ACCESS: READ} if options else {}
         except LanceNamespaceError as error:
             if is_route_missing(error):
                 return {}

@@ -127,7 +127,8 @@ class TableRef:
     def dataset(self) -> Iterator[lance.LanceDataset]:
         """Open the dataset for calls of pylance, whose exceptions are translated to Lance errors."""
         dataset = self.open()
-        with translate_refusals(self.namespace, self.id), translate_errors(self, self.storage_options):
+        options = self.storage_options or (lambda: dataset.initial_storage_options)
+        with translate_refusals(self.namespace, self.id), translate_errors(self, options):
             yield dataset
 
     def _lance_options(self) -> dict[str, str] | None:

@@ -7,7 +7,7 @@ or `OSError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -39,11 +39,13 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse.credentials import is_read_only
 from lancehouse.errors import CommitStateUnknownError, is_panic
 from lancehouse.schema.walk import nullable_hint
 from lancehouse.secrets import redact
 
 Kind = type[LanceNamespaceError]
+Options = Mapping[str, str] | Callable[[], Mapping[str, str] | None] | None
 
 BY_NAMESPACE: Mapping[str, Kind] = MappingProxyType(
     {
@@ -107,10 +109,12 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"[Cc]ommit conflict|Too many concurrent writers|with concurrent transaction", ConcurrentModificationError),
         # Storage
         (r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", UnauthenticatedError),
+        (r"XAdminUserNotFound|TokenRefreshRequired|RequestTimeTooSkewed", UnauthenticatedError),
         (r"status code: 401|Failed to get AWS credentials|performing token request", UnauthenticatedError),
         (r"status code: 403|Permission denied( \(os error|: ')|Read-only file system", PermissionDeniedError),
         (r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist", InvalidInputError),
         (r"incorrectly configured region|Failed to resolve region for bucket", InvalidInputError),
+        (r"AuthorizationHeaderMalformed|HTTP error: builder error", InvalidInputError),
         (r"Not a directory( \(os error|: ')|File name too long", InvalidInputError),
         (r"status code: 429|SlowDown", ThrottlingError),
         (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
@@ -156,13 +160,81 @@ NULL = re.compile(
 )
 """A null in a column that does not allow it."""
 
-REGION = re.compile(r"Failed to resolve region for bucket '[^']*'")
-"""Lance's message for a bucket without storage options."""
-REGION_HINT = (
-    r"\g<0>: no storage options say where it is, and perhaps none say who you are; set the properties `storage.region` "
-    r"and `storage.access_key_id`, `storage.secret_access_key` (or AWS_REGION and so on in the environment), or let a "
-    r"catalog that vends credentials give them (`vend_credentials` must not be false)"
+OWN_KEYS = (
+    "the properties `storage.region`, `storage.access_key_id` and `storage.secret_access_key` (or AWS_REGION and so on "
+    "in the environment)"
 )
+VENDING = "use a catalog that vends credentials (`vend_credentials` must not be false)"
+FORBIDDEN_HINT = (
+    "the store knows who you are, and does not allow this: if you write, perhaps the catalog gave credentials that can "
+    "only read, or your own can do no more"
+)
+READ_ONLY_HINT = (
+    "the catalog gave credentials that can only read this table: to write, ask for the right to do so in the catalog, "
+    f"or set `vend_credentials` to false and {OWN_KEYS}"
+)
+HINTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), hint)
+    for pattern, hint in (
+        (
+            r"Failed to resolve region for bucket",
+            "no storage options say where the bucket is, and perhaps none say who you are: set "
+            f"{OWN_KEYS}, or {VENDING}",
+        ),
+        (
+            r"AuthorizationHeaderMalformed|incorrectly configured region",
+            "the bucket is in another region, or in a store that has none: set the property `storage.region` to the "
+            "one that the store expects",
+        ),
+        (
+            r"Failed to get AWS credentials",
+            f"no storage options say who you are: set {OWN_KEYS}, or {VENDING}",
+        ),
+        (
+            r"performing token request|no storage account configured",
+            "no storage options say who you are: set the properties `storage.account_name` and `storage.account_key` "
+            f"for Azure, `storage.google_service_account` for GCS, or {VENDING}",
+        ),
+        (
+            r"InvalidAccessKeyId|XAdminUserNotFound",
+            "the store does not know this key: check `storage.access_key_id`, and whether `storage.endpoint` is the "
+            "store that gave it",
+        ),
+        (
+            r"SignatureDoesNotMatch",
+            "the secret does not belong to the key: check `storage.secret_access_key`",
+        ),
+        (
+            r"ExpiredToken|TokenRefreshRequired",
+            "the credentials have expired: a table that is opened by its name in a catalog gets new ones by itself; "
+            "your own `storage.session_token` must be replaced together with its key and secret",
+        ),
+        (
+            r"InvalidToken",
+            "the session token does not belong to the key, or the store gives none: set `storage.session_token` "
+            "together with its key and secret, or remove it (and AWS_SESSION_TOKEN)",
+        ),
+        (
+            r"RequestTimeTooSkewed",
+            "the clock of this machine is wrong",
+        ),
+        (
+            r"HTTP error: builder error",
+            "the endpoint is no URL, or one without TLS: for http:// set the property `storage.allow_http` to true",
+        ),
+        (
+            r"HTTP error: error sending request",
+            "no store answers there: check that it runs, that `storage.endpoint` is right, and whether it is http:// "
+            "or https://",
+        ),
+        (
+            r"NoSuchBucket|ContainerNotFound",
+            "check the name of the bucket, and `storage.endpoint` if the store is not the cloud's own",
+        ),
+        (r"status code: 403", FORBIDDEN_HINT),
+    )
+)
+"""What to do if a store refuses a request, by patterns of its message; the first that matches counts."""
 
 HEAD, TAIL = 2_000, 1_000
 """Characters at the start and at the end of a message that are searched and shown.
@@ -172,14 +244,15 @@ pylance repeats whole filters, and a pattern that searches a long text blocks ev
 
 
 @contextmanager
-def translate_errors(about: object, hide: Mapping[str, str] | None = None) -> Iterator[None]:
+def translate_errors(about: object, options: Options = None) -> Iterator[None]:
     """Translate exceptions of pylance raised inside to Lance errors that name the table.
 
     Programming errors and Lance errors are not changed.
 
     Args:
         about: the table, as its user knows it.
-        hide: storage options whose secrets must not appear in the message, because a store might echo them.
+        options: storage options in use, or a call that returns them. Their secrets must not appear in the message,
+            because a store might echo them; and they say whether the catalog allows only reading.
     """
     try:
         yield
@@ -187,17 +260,18 @@ def translate_errors(about: object, hide: Mapping[str, str] | None = None) -> It
         raise InvalidInputError(f"{about}: a number is out of range: {error}") from error
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        message = redact(text, hide or {})
+        known = _resolve_options(options)
+        message = redact(text, known)
         kind = find_error_class(text)
         if kind is None and isinstance(error, (KeyError, TypeError)):
             raise
-        translation = (kind or InternalError)(f"{about}: {clean_message(message)}")
+        translation = (kind or InternalError)(f"{about}: {clean_message(message, known)}")
         # The cause is printed with its own text, so it is kept only if nothing had to be hidden.
         raise translation from (error if message == text else None)
     except BaseException as error:
         if not is_panic(error):
             raise
-        message = redact(str(error), hide or {})
+        message = redact(str(error), _resolve_options(options))
         kind = find_error_class(message) or InternalError
         raise kind(f"{about}: Lance met a case that it does not know: {clean_message(message)}") from None
 
@@ -210,12 +284,33 @@ def find_error_class(text: str) -> Kind | None:
     return next((kind for pattern, kind in BY_TEXT if pattern.search(text)), None)
 
 
-def clean_message(text: str) -> str:
-    """Remove what only pylance's authors understand from a message, and add advice where it is known."""
+def _resolve_options(options: Options) -> Mapping[str, str]:
+    try:
+        return (options() if callable(options) else options) or {}
+    except Exception:  # noqa: BLE001 - what went wrong before is what the user must know
+        return {}
+
+
+def clean_message(text: str, options: Mapping[str, str] | None = None) -> str:
+    """Remove what only pylance's authors understand from a message, and add advice where it is known.
+
+    Args:
+        text: the message.
+        options: storage options in use, see `translate_errors`.
+    """
     message = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shorten(text))
-    message = REGION.sub(REGION_HINT, message)
     message = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", message)
-    return NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", message))).strip()
+    message = NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", message))).strip()
+    hint = _find_hint(message, options or {})
+    return f"{message}; {hint}" if hint else message
+
+
+def _find_hint(message: str, options: Mapping[str, str]) -> str | None:
+    """Return what to do about a refusal of a store; None if that is not known, or is in the message already."""
+    hint = next((hint for pattern, hint in HINTS if pattern.search(message)), None)
+    if hint is None or hint in message or READ_ONLY_HINT in message:
+        return None  # the message was cleaned before, in a layer below
+    return READ_ONLY_HINT if hint is FORBIDDEN_HINT and is_read_only(options) else hint
 
 
 def _shorten(text: str) -> str:

@@ -12,6 +12,9 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.identifiers import parse_levels
+from lancehouse.lake.commits import locate_table
+from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.errors import translate_errors
 
 
 def open_table(name: str, **options: Any) -> lance.LanceDataset:
@@ -24,9 +27,11 @@ def open_table(name: str, **options: Any) -> lance.LanceDataset:
 
     Raises:
         InvalidInputError: there is no such catalog, or the name has no table.
+        LanceNamespaceError: the table cannot be opened; the message says what to do, where that is known.
     """
     client, table_id = _find_client(name)
-    return lance.dataset(namespace_client=client, table_id=table_id, **options)
+    with translate_errors(name):
+        return lance.dataset(namespace_client=client, table_id=table_id, **options)
 
 
 def write_table(rows: Any, name: str, mode: str = "create", **options: Any) -> lance.LanceDataset:
@@ -40,9 +45,12 @@ def write_table(rows: Any, name: str, mode: str = "create", **options: Any) -> l
 
     Raises:
         InvalidInputError: there is no such catalog, or the name has no table.
+        LanceNamespaceError: the rows cannot be written; the message says what to do, where that is known.
     """
     client, table_id = _find_client(name)
-    return lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode=mode, **options)
+    table = TableRef.in_namespace(client, table_id)
+    with translate_refusals(client, table_id), translate_errors(name, lambda: locate_table(table).storage_options):
+        return lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode=mode, **options)
 
 
 def locate(name: str) -> dict[str, Any]:
