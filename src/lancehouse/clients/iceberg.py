@@ -156,8 +156,8 @@ class IcebergNamespace(CatalogNamespace):
         base = self._settings.endpoint.removesuffix("/v1")
         self._rest = Rest(self._settings, base=base, token_uri=f"{base}/v1/oauth/tokens")
         self._namespaces = self._warehouses = RestWarehouses(self._rest, self._settings)
-        self._tables = IcebergTables(self._rest, self._warehouses)
         self._access = StorageAccess(self._settings, self._warehouses.announced_locations)
+        self._tables = IcebergTables(self._rest, self._warehouses, vends=self._access.vends)
         self._versions = ManagedVersions(self._tables, self._access)
         self._managed = ManagedTables(self._versions)
         self._tables.on_managed = self._versions.keep_described
@@ -600,9 +600,10 @@ class _ExistingNamespaces:
 class IcebergTables:
     """Iceberg tables as entries of Lance tables, and the commits to them."""
 
-    def __init__(self, rest: Rest, warehouses: RestWarehouses) -> None:
+    def __init__(self, rest: Rest, warehouses: RestWarehouses, *, vends: bool) -> None:
         self._rest = rest
         self._warehouses = warehouses
+        self._vends = vends
         self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
         self._vended_replies: BoundedCache[TableId, VendedReply] = BoundedCache(
             KEPT_BYTES, lambda kept: len(kept[2].body)
@@ -611,7 +612,7 @@ class IcebergTables:
         self._changes: BoundedCache[TableId, int] = BoundedCache(REMEMBERED_TABLES)
         self._ticks = count(1)
         self.on_managed: Callable[[TableId, Entry, VersionedTable], None] = lambda *_: None
-        """Called with a table whose versions the catalog manages, after it was loaded with credentials."""
+        """Called with a table whose versions the catalog manages, after it was loaded with all that opening it takes."""
         self._transactional: set[str] = set()
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
@@ -672,13 +673,15 @@ class IcebergTables:
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        before = self._changes.get(table)
+        before = self.last_change(table)
         reply = self._load(table, REFS_ONLY, vend=vend)
         loaded = parse_reply(reply, LoadedTable, table)
         require_lance(table, loaded.metadata.properties)
         entry = _to_entry(loaded)
         self._keep_vended(table, reply, loaded, entry)
-        if vend and managed_by(entry.properties) == IMPL and self._changes.get(table) == before:
+        # Without the credentials that this client asks for elsewhere, it does not serve to open the table.
+        can_open = vend or not self._vends
+        if can_open and managed_by(entry.properties) == IMPL and self.last_change(table) == before:
             self.on_managed(table, entry, parse_reply(reply, LatestTable, table))
         return entry
 
@@ -711,6 +714,10 @@ class IcebergTables:
     def note_change(self, table: TableId) -> None:
         """Take what is loaded of a table at this moment for out of date."""
         self._changes.put(table, next(self._ticks))
+
+    def last_change(self, table: TableId) -> int:
+        """Return a number that grows when a table changes through this client."""
+        return self._changes.get(table) or 0
 
     def note_published(self, table: TableId, told: str) -> None:
         """Tell the server with the next load of a table that a version's manifest is at its final path."""
@@ -832,6 +839,8 @@ class IcebergTables:
     def rename(self, source: TableId, target: TableId, entry: Entry) -> None:
         """Rename a table with a given entry; undo it if the server cannot find the table by its new name."""
         self._warehouses.require(target.namespace)
+        self.note_change(source)
+        self.note_change(target)
         self._rename(source, target)
         if self._is_lost(target, entry.location):
             self._rename(target, source)

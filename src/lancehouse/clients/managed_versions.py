@@ -254,7 +254,8 @@ class ManagedVersions:
         self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
         self._absent: BoundedCache[str, float] = BoundedCache(REFUSALS)
         """When nothing was at the final path of a version, by the path where it is staged, which is unique."""
-        self._described: BoundedCache[TableId, tuple[float, TableHead]] = BoundedCache(REFUSALS)
+        self._described: BoundedCache[TableId, tuple[float, int, TableHead]] = BoundedCache(REFUSALS)
+        """Heads of tables that were just described: since when, and the table's last change until then."""
         self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
         self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
         # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
@@ -455,9 +456,9 @@ class ManagedVersions:
             return answers[-1]
 
         try:
-            self._drop_described(tables)
+            self._note_changes(tables)
             self._tables.commit(tables, changes, is_committed)
-            self._drop_described(tables)
+            self._note_changes(tables)
         except LanceNamespaceError as error:
             self.forget_heads(tables)
             # A conflict although the branch is still at the parent: the server refused because of something else.
@@ -570,13 +571,15 @@ class ManagedVersions:
     def keep_described(self, table: TableId, entry: Entry, loaded: VersionedTable) -> None:
         """Keep the head of a managed table that was loaded to be described: Lance asks for its version next."""
         head = TableHead.of(entry, loaded, self._access.merge(entry.properties, entry.vended))
-        self._described.put(table, (time.monotonic(), self.heads.put(table, head)))
+        change = self._tables.last_change(table)
+        self._described.put(table, (time.monotonic(), change, self.heads.put(table, head)))
 
     def take_described(self, table: TableId) -> TableHead | None:
         """Return the head of a table that this client has just described, once; None if that is a while ago."""
-        described_at, head = self._described.get(table) or (0.0, None)
+        described_at, change, head = self._described.get(table) or (0.0, 0, None)
         self._described.forget(table)
-        return head if time.monotonic() - described_at < DESCRIBED_S else None
+        is_current = change == self._tables.last_change(table)
+        return head if is_current and time.monotonic() - described_at < DESCRIBED_S else None
 
     def find_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
         """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
@@ -612,13 +615,12 @@ class ManagedVersions:
         """Drop cached heads that may be out of date."""
         for table in tables:
             self.heads.forget(table)
-            self._drop_described([table])
+            self._tables.note_change(table)
 
-    def _drop_described(self, tables: Iterable[TableId]) -> None:
-        """Drop descriptions from before a change, those too that are on their way here."""
+    def _note_changes(self, tables: Iterable[TableId]) -> None:
+        """Let no description from before a change serve after it, those neither that are on their way here."""
         for table in tables:
             self._tables.note_change(table)
-            self._described.forget(table)
 
     # Storage of tables
 
