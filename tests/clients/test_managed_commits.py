@@ -134,6 +134,36 @@ def test_the_requests_of_a_commit(house: ManagedCatalog) -> None:
             assert [method for method, _ in proxy.requests] == ["POST"]
 
 
+@pytest.mark.parametrize("vend", ["auto", "false"])
+def test_the_requests_of_an_open(house: ManagedCatalog, vend: str) -> None:
+    """One LoadTable, whether or not it asks for credentials; a table that is dropped then is not there any more."""
+    table = house.table()
+    with FaultProxy(house.endpoint) as proxy:
+        namespace = house.behind(proxy, vend_credentials=vend)
+        for version in (None, None, 1):
+            lance.dataset(namespace_client=namespace, table_id=table, version=version)
+            proxy.clear()
+            lance.dataset(namespace_client=namespace, table_id=table)
+            assert [method for method, _ in proxy.requests] == ["GET"]
+        namespace.describe_table(DescribeTableRequest(id=table))
+        namespace.deregister_table(DeregisterTableRequest(id=table))
+        with pytest.raises(errors.TableNotFoundError):
+            namespace.list_table_versions(ListTableVersionsRequest(id=table, limit=1, descending=True))
+
+
+def test_a_description_without_credentials_serves_no_open(house: ManagedCatalog) -> None:
+    """The client asks for them, and one request has declined them."""
+    table = house.table()
+    with FaultProxy(house.endpoint) as proxy:
+        namespace = house.behind(proxy)
+        latest = ListTableVersionsRequest(id=table, limit=1, descending=True)
+        for vends, loads in ((True, 0), (False, 1), (None, 0)):
+            namespace.describe_table(DescribeTableRequest(id=table, vend_credentials=vends))
+            proxy.clear()
+            namespace.list_table_versions(latest)
+            assert proxy.count("GET") == loads
+
+
 def test_two_requests_at_once(house: ManagedCatalog) -> None:
     """Of eight that all come next, one wins; the others leave nothing."""
     table = house.table()

@@ -612,7 +612,7 @@ class IcebergTables:
         self._changes: BoundedCache[TableId, int] = BoundedCache(REMEMBERED_TABLES)
         self._ticks = count(1)
         self.on_managed: Callable[[TableId, Entry, VersionedTable], None] = lambda *_: None
-        """Called with a table whose versions the catalog manages, after it was loaded with all that opening it takes."""
+        """Called with a table whose versions the catalog manages, after it was loaded so that it can be opened."""
         self._transactional: set[str] = set()
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:

@@ -80,6 +80,8 @@ class ManagedTables:
             TableBranchNotFoundError, TableVersionNotFoundError: there is none.
         """
         branch = normalize_branch(branch)
+        if version is not None and (latest := self._find_if_latest(table, branch, version)) is not None:
+            return latest
         head = self._versions.find_head(table, all_snapshots=version is not None)
         if head is None:
             return None
@@ -91,9 +93,32 @@ class ManagedTables:
         snapshot = head.snapshots.get(wanted_id) if wanted_id is not None else None
         if snapshot is None and version is not None and version < min(head.snapshots_by_version(branch), default=0):
             return None  # from before the catalog managed the table
-        if snapshot is None or (version is not None and not self._is_stored(table, head, branch, snapshot)):
+        if snapshot is None:
             raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
+        if version is not None:
+            files, final = self._versions.store_of(table, head), manifest_path(branch, snapshot)
+            staged = snapshot.summary.get(STAGED)
+            is_in_place = files.exists(final)
+            # The next version was made of this one, so that what is at its path was accepted.
+            if is_in_place and head.find_ref(branch or MAIN) != snapshot.snapshot_id:
+                return _to_table_version(head, branch, snapshot)
+            if not is_in_place and (staged is None or not files.exists(staged)):
+                raise TableVersionNotFoundError(f"{table} has no version {version}: it was cleaned up")
         return self._publish_version(table, head, branch, snapshot)
+
+    def _find_if_latest(self, table: TableId, branch: str | None, version: int) -> TableVersion | None:
+        """Return a version if it is the latest of its branch, and known to be in its place; else None.
+
+        Tasks of a job open the version that was the latest when it began, and mostly that one is tagged: this needs
+        neither all snapshots nor a look at the store, because the latest version is never cleaned up.
+        """
+        head = self._versions.take_described(table) or self._versions.find_head(table, all_snapshots=False)
+        if head is None or head.find_ref(branch or MAIN) != snapshot_id(branch, version):
+            return None
+        snapshot = head.snapshots.get(snapshot_id(branch, version))
+        if snapshot is None or not head.is_published(branch, snapshot):
+            return None
+        return _to_table_version(head, branch, snapshot)
 
     def _list_latest(self, table: TableId, head: TableHead, branch: str | None) -> list[TableVersion]:
         """Return the latest version of a branch in a list, which is empty if there is none.
@@ -140,12 +165,6 @@ class ManagedTables:
         """Publish the manifest of an accepted version, unless that is done, and return the version."""
         self._versions.publish_version(table, head, branch, snapshot)
         return _to_table_version(head, branch, snapshot)
-
-    def _is_stored(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> bool:
-        """Return whether storage still has the manifest of an accepted version, published or staged."""
-        files = self._versions.store_of(table, head)
-        staged = snapshot.summary.get(STAGED)
-        return files.exists(manifest_path(branch, snapshot)) or (staged is not None and files.exists(staged))
 
     # Keeping the catalog in sync with storage
 
