@@ -856,6 +856,34 @@ def test_a_commit_costs_what_is_new(catalog: CachedCatalog, monkeypatch: pytest.
     assert cost(at.entry) == [2]
 
 
+def test_the_first_load_of_all_snapshots_reads_each_row_once(
+    catalog: CachedCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in an object store, where the rows tell what would else be read of manifests."""
+    rows: list[int] = []
+    listed = repository.list_snapshots
+
+    def count_rows(*args: Any) -> list[SnapshotRow]:
+        found = listed(*args)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(repository, "list_snapshots", count_rows)
+    totals: Json = {"total-records": "3", "total-data-files": "1", "total-files-size": "9"}
+    with FakeStore() as store:
+        warehouse = replace(catalog.warehouse, location=f"s3://{BUCKET}", storage=store.options)
+        entry = catalog.create(location=f"s3://{BUCKET}/n/t", properties=IMPL, schema=DECLARED)
+        lance.write_dataset(ROWS, entry.location, storage_options=store.options)
+        entry = catalog.commit(entry, 1, **totals)
+        asked: list[tuple[Snapshots, ...]] = [("all",), ("refs", "all"), ("all", "all")]
+        for loads in asked:
+            tables = LanceMetadataCache(catalog.database)
+            for load in loads:
+                rows.clear()
+                assert ids(check_metadata(tables.load(warehouse, entry, load))) == [1]
+                assert sum(rows) <= 1
+
+
 @pytest.fixture
 def listed_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that are listed for manifests."""
@@ -948,19 +976,21 @@ def test_versions_that_are_gone(catalog: CachedCatalog, gone: list[int]) -> None
     ]
 
 
-def test_json_is_held_once(catalog: CachedCatalog) -> None:
+def test_json_is_encoded_once_and_joined_on_demand(catalog: CachedCatalog) -> None:
     entry = catalog.commit(catalog.create(properties=IMPL), *range(1, 101))
-    catalog.load(entry)
+    before = catalog.tables.load(catalog.warehouse, entry)
     table = catalog.tables.load_committed(catalog.warehouse, catalog.commit(entry, 101))
-    assert "refs" not in vars(table)
-    (held,) = catalog.tables._tables.values()
-    for part in (*held.built.main.json, *held.built.main.log):
-        assert isinstance(part, memoryview)
-        assert part.obj is table.full_json
-    expected = held.size_bytes
-    assert len(table.refs_json) < len(table.full_json) / 2
+    assert all(old is new for old, new in zip(before.main[:99], table.main, strict=False))
+    assert len(table.refs_json) < table.full_size / 2
+    assert "full_json" not in vars(table)
     assert table.refs_json is table.refs_json
-    assert len(table.full_json) + len(table.refs_json) < expected < 2 * len(table.full_json)
+    assert len(table.full_json) <= table.full_size < len(table.full_json) + 10
+    again = catalog.tables.load_committed(catalog.warehouse, catalog.find())
+    assert again is not table
+    assert again.full_json is table.full_json
+    (held,) = catalog.tables._tables.values()
+    in_memory = len(table.full_json) + len(table.refs_json) + sum(len(each.json) for each in table.main)
+    assert in_memory < held.size_bytes < 2 * in_memory
 
 
 # What is broken, or shared
@@ -1071,10 +1101,11 @@ def test_readers_beside_a_writer(catalog: CachedCatalog) -> None:
         assert all(reader.result() >= 1 for reader in readers)
 
 
-@pytest.mark.parametrize(("limit", "limit_bytes", "held"), [(3, 2**30, 3), (100, 15_500, 3), (100, 1, 1)])
-def test_limits(catalog: CachedCatalog, limit: int, limit_bytes: int, held: int) -> None:
-    tables = LanceMetadataCache(catalog.database, limit, limit_bytes)
+@pytest.mark.parametrize(("limit", "limit_in_tables", "held"), [(3, 1000, 3), (100, 3.5, 3), (100, 0, 1)])
+def test_limits(catalog: CachedCatalog, limit: int, limit_in_tables: float, held: int) -> None:
     entries = [catalog.create(f"t{n}", schema=DECLARED) for n in range(6)]
+    catalog.load(entries[0])
+    tables = LanceMetadataCache(catalog.database, limit, int(limit_in_tables * catalog.tables._bytes))
     for entry in entries:
         tables.load(catalog.warehouse, entry)
         from_memory(tables.load, catalog.warehouse, entries[0])

@@ -111,7 +111,7 @@ class Commits:
         if entry.kind != "lance":
             return self._loader.load(caller, warehouse, levels, entry)
         table = self._loader.lance.load_committed(warehouse, entry)
-        has_all = len(table.full_json) <= WHOLE_BYTES
+        has_all = table.full_size <= WHOLE_BYTES
         body = table.full_json if has_all else table.refs_json
         return LoadResult(body, table.etag, table.manifest, has_all_snapshots=has_all)
 

@@ -18,7 +18,7 @@ from operator import is_not
 import orjson
 
 from lancehouse import locations
-from lancehouse.catalog.snapshot_list import DIGEST, WIDTH, EncodedSnapshot, SnapshotList
+from lancehouse.catalog.snapshot_list import DIGEST, ITEM_BYTES, EncodedSnapshot, ListedSnapshot, SnapshotList
 from lancehouse.lake.dataset import MAIN, VERSION_BITS, manifest_folder, snapshot_id, version_of_snapshot
 from lancehouse.lake.history import ICEBERG_OPERATION_NAMES, SCHEMA_ID, History, Version
 from lancehouse.properties import (
@@ -37,6 +37,9 @@ from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
 """Schema of a table that was declared without one."""
 
+JOINED_INLINE = 2**18
+"""Most bytes of metadata that are joined on the event loop."""
+
 _TOTAL = re.compile(r"[0-9]{1,19}")
 """A total as a client may send it."""
 ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
@@ -47,27 +50,60 @@ ICEBERG_OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
 class LanceTableMetadata:
     """A table's metadata as JSON, with all snapshots or only with those that refs point to."""
 
-    full_json: bytes = field(repr=False)
-    etag: str
-    """ETag of `full_json`: every server computes the same one from the same state."""
+    head: bytes = field(repr=False)
+    """The JSON up to the first snapshot."""
+    main: SnapshotList = field(repr=False)
+    """Snapshots of the main branch."""
+    side: SnapshotList = field(repr=False)
+    """Snapshots of all other branches."""
+    ref_ids: Collection[int] = field(repr=False)
+    """Ids of the snapshots that refs point to."""
     manifest: str
     """Location of the current version's manifest."""
-    sections: Sequence[slice] = field(repr=False)
-    """Where `full_json` has the list of snapshots, and the snapshot log."""
-    ref_slices: Sequence[Sequence[slice]] | None = field(repr=False)
-    """Where it has those that refs point to, and their log entries; None if those are all."""
+
+    @cached_property
+    def etag(self) -> str:
+        """ETag of `full_json`: every server computes the same one from the same state."""
+        return blake2b(self.head + self.main.end.digest + self.side.end.digest, digest_size=DIGEST).hexdigest()
+
+    @cached_property
+    def full_json(self) -> bytes:
+        """The metadata with all snapshots, joined on first use."""
+        return self._join(self.main, self.side)
 
     @cached_property
     def refs_json(self) -> bytes:
-        """The metadata with only those snapshots that refs point to, built on first use."""
-        if self.ref_slices is None:
-            return self.full_json
-        view, at = memoryview(self.full_json), 0
-        parts: list[bytes | memoryview] = []
-        for section, slices in zip(self.sections, self.ref_slices, strict=True):
-            parts += [view[at : section.start], b",".join([view[span] for span in slices])]
-            at = section.stop
-        return b"".join((*parts, view[at:]))
+        """The metadata with only those snapshots that refs point to, joined on first use."""
+        on_main = [snapshot for snapshot in map(self.main.find, sorted(self.ref_ids)) if snapshot is not None]
+        on_side = [snapshot for snapshot in self.side if snapshot.id in self.ref_ids]
+        has_all = len(on_main) + len(on_side) == len(self.main) + len(self.side)
+        return self.full_json if has_all else self._join(on_main, on_side)
+
+    def _join(self, main: Sequence[ListedSnapshot], side: Sequence[ListedSnapshot]) -> bytes:
+        snapshots = [snapshot.json for snapshot in main]
+        snapshots += [snapshot.json for snapshot in side]
+        tail = b'],"snapshot-log":[' + b",".join([snapshot.log for snapshot in main]) + b"]}"
+        if not snapshots:
+            return self.head + tail
+        # One join: a second one would copy megabytes once more.
+        snapshots[0] = self.head + snapshots[0]
+        snapshots[-1] += tail
+        return b",".join(snapshots)
+
+    def share_json(self, before: LanceTableMetadata) -> None:
+        """Take over what an earlier state has joined, if it was the same: it is loaded more often than it changes."""
+        if before.etag == self.etag:
+            vars(self).update({name: vars(before)[name] for name in ("full_json", "refs_json") if name in vars(before)})
+
+    @property
+    def full_size(self) -> int:
+        """Bytes of `full_json`, or a few more; known without joining it."""
+        return len(self.head) + self.main.end.size + self.side.end.size + len(b'],"snapshot-log":[]}')
+
+    @property
+    def is_slow_to_join(self) -> bool:
+        """Whether `full_json` has still to be joined, of many snapshots."""
+        return self.full_size > JOINED_INLINE and "full_json" not in vars(self)
 
     @property
     def metadata(self) -> Json:
@@ -77,11 +113,9 @@ class LanceTableMetadata:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the JSON, including `refs_json`, which may be built later."""
-        if self.ref_slices is None:
-            return len(self.full_json)
-        ref_bytes = sum(span.stop - span.start + 1 for part in self.ref_slices for span in part)
-        return int(2 * len(self.full_json) - sum(section.stop - section.start for section in self.sections) + ref_bytes)
+        """Approximate memory in bytes, including `full_json` and `refs_json`, which may be joined later."""
+        snapshots = (len(self.main) + len(self.side)) * ITEM_BYTES + self.main.end.size + self.side.end.size
+        return 2 * len(self.head) + self.full_size + snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +125,17 @@ class BuiltMetadata:
     table: LanceTableMetadata
     location: str
     history: History | None
-    main: SnapshotList
-    """Snapshots of the main branch."""
-    side: SnapshotList
-    """Snapshots of all other branches."""
     inherited_count: int
     """How many snapshots of main come from storage, from before the first that the catalog accepted."""
     last_accepted: SnapshotRow | None
     """The last snapshot of main that the catalog accepted, or None."""
     refs: Sequence[RefRow]
     """Tags and branches that are stored in the catalog."""
+
+    @property
+    def main(self) -> SnapshotList:
+        """Snapshots of the main branch."""
+        return self.table.main
 
     @property
     def ref_snapshot_ids(self) -> set[int]:
@@ -111,16 +146,11 @@ class BuiltMetadata:
         tags = self.history.tags.values() if self.history else ()
         ids = {
             self.main.end.id,
-            self.main.position_after(self.inherited_count).id,
+            self.main.after(self.inherited_count).id,
             *tags,
             *(ref.snapshot_id for ref in self.refs),
         }
         return {candidate for candidate in ids if candidate <= self.main.end.id}
-
-    @property
-    def size_bytes(self) -> int:
-        """Approximate memory in bytes, without the history."""
-        return self.table.size_bytes + self.main.size_bytes + self.side.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +200,7 @@ def find_reusable_prefix(
     # The last accepted snapshot is never kept: its row is read again, which shows whether the catalog still has it (see
     # `is_continued_by`).
     keep_count = last_count = main.count_before(before.last_accepted.snapshot_id)
-    first = main.position_after(inherited + 1).id
+    first = main.after(inherited + 1).id
     if is_extended and before.history is not None and before.history.version + 1 >= first:
         keep_count = min(keep_count, main.count_before(before.history.version + 1))
     elif history is not before.history:
@@ -178,15 +208,15 @@ def find_reusable_prefix(
         if len(older) != inherited:
             return None
         stored_versions = history.versions_on(None) if history else {}
-        accepted = main.positions[inherited * WIDTH : last_count * WIDTH : WIDTH]
-        keep_count = _common_prefix_length((*older, *map(stored_versions.get, accepted)), main.versions)
+        accepted = [stored_versions.get(snapshot.id) for snapshot in main[inherited:last_count]]
+        keep_count = _common_prefix_length((*older, *accepted), main.versions)
     keep_count = min(keep_count, main.count_before(entry.version))
     if keep_count < inherited:
         return None
     return ReusablePrefix(
         keep_count,
         keep_count - inherited,
-        main.position_after(keep_count + 1).id - 1,
+        main.after(keep_count + 1).id - 1,
         before.last_accepted,
         entry.version,
     )
@@ -203,7 +233,7 @@ def build_from_storage(entry: EntryRow, history: History | None, before: BuiltMe
     versions = history.on_main if history else ()
     keep_count = _count_reusable(entry, before, versions)
     snapshots = _snapshots_from_versions(entry, history, versions, keep_count)
-    main = before.main.replace_tail(keep_count, snapshots) if before else SnapshotList().replace_tail(0, snapshots)
+    main = (before.main if before else SnapshotList()).replace_tail(keep_count, snapshots)
     return _build(
         entry,
         history,
@@ -211,6 +241,7 @@ def build_from_storage(entry: EntryRow, history: History | None, before: BuiltMe
         _build_side_branches(entry, history, before, {}, {}),
         (),
         snapshots,
+        before,
         inherited=len(versions),
     )
 
@@ -255,10 +286,10 @@ def build_managed(
     ]
     if not snapshots or snapshots[-1].id != entry.version:
         snapshots.append(_placeholder_snapshot(entry, MAIN, entry.version))
-    main = before.main.replace_tail(keep, snapshots) if before else SnapshotList().replace_tail(0, snapshots)
+    main = (before.main if before else SnapshotList()).replace_tail(keep, snapshots)
     last = accepted[-1] if accepted else None
     side = _build_side_branches(entry, history, before, branches, by_branch)
-    return _build(entry, history, main, side, refs, snapshots, inherited=inherited, last=last)
+    return _build(entry, history, main, side, refs, snapshots, before, inherited=inherited, last=last)
 
 
 def managed_branches(refs: Iterable[RefRow]) -> dict[str, int]:
@@ -311,6 +342,7 @@ def _build(
     side: SnapshotList,
     rows: Sequence[RefRow],
     new_snapshots: Sequence[EncodedSnapshot],
+    before: BuiltMetadata | None = None,
     *,
     inherited: int = 0,
     last: SnapshotRow | None = None,
@@ -318,22 +350,16 @@ def _build(
     """Assemble a table's metadata; `new_snapshots` are the last snapshots of its main branch."""
     refs = _refs_json(main, side, history, rows)
     head = orjson.dumps(_metadata_head(entry, history, main, side, last) | {"refs": refs})[:-1] + b',"snapshots":['
-    between = b"," if main and side else b""
-    full_json = b"".join((head, *main.json, between, *side.json, b'],"snapshot-log":[', *main.log, b"]}"))
-    side_start = len(head) + main.end.end + len(between)
-    log_start = len(full_json) - len(b"]}") - main.end.log_end
-    starts = (len(head), side_start, log_start)
-    ref_slices = _ref_slices(main, side, {ref["snapshot-id"] for ref in refs.values()}, starts)
     table = LanceTableMetadata(
-        full_json=full_json,
-        etag=blake2b(head + main.digest + side.digest, digest_size=DIGEST).hexdigest(),
+        head,
+        main,
+        side,
+        ref_ids={ref["snapshot-id"] for ref in refs.values()},
         manifest=new_snapshots[-1].manifest if new_snapshots else f"{entry.location.rstrip('/')}/_versions",
-        sections=(slice(len(head), side_start + side.end.end), slice(log_start, log_start + main.end.log_end)),
-        ref_slices=None if len(ref_slices[0]) == len(main) + len(side) else ref_slices,
     )
-    view = memoryview(full_json)
-    main, side = main.share_buffer(view, len(head), log_start), side.share_buffer(view, side_start, log_start)
-    return BuiltMetadata(table, entry.location, history, main, side, inherited, last, rows)
+    if before is not None:
+        table.share_json(before.table)
+    return BuiltMetadata(table, entry.location, history, inherited, last, rows)
 
 
 def _count_reusable(entry: EntryRow, before: BuiltMetadata | None, versions: Sequence[Version]) -> int:
@@ -372,11 +398,9 @@ def _build_side_branches(
     """
     versions = history.on_branches if history else ()
     if not branches:
-        keep_count = (
-            _common_prefix_length(before.side.versions, versions) if before and before.location == entry.location else 0
-        )
-        snapshots = _snapshots_from_versions(entry, history, versions, keep_count)
-        return before.side.replace_tail(keep_count, snapshots) if before else SnapshotList().replace_tail(0, snapshots)
+        side = before.table.side if before and before.location == entry.location else SnapshotList()
+        keep_count = _common_prefix_length(side.versions, versions)
+        return side.replace_tail(keep_count, _snapshots_from_versions(entry, history, versions, keep_count))
     stored_branches = {str(name): tuple(group) for name, group in groupby(versions, key=lambda version: version.branch)}
     encoded: list[EncodedSnapshot] = []
     for name in sorted({*stored_branches, *branches}):
@@ -475,23 +499,12 @@ def _refs_json(
     targets |= {row.name: (row.kind, row.snapshot_id) for row in rows}
     if main:
         targets = {MAIN: ("branch", main.end.id)} | {name: ref for name, ref in targets.items() if name != MAIN}
-    on_side = set(side.ids)
+    on_side = {snapshot.id for snapshot in side}
     return {
         name: {"snapshot-id": snapshot, "type": kind}
         for name, (kind, snapshot) in targets.items()
-        if snapshot in on_side or main.find_index(snapshot) is not None
+        if snapshot in on_side or main.find(snapshot) is not None
     }
-
-
-def _ref_slices(
-    main: SnapshotList, side: SnapshotList, ids: Collection[int], starts: tuple[int, int, int]
-) -> list[list[slice]]:
-    """Return where the JSON of these snapshots is, and their log entries, in the order of the table's metadata."""
-    start, side_start, log_start = starts
-    indexes = sorted(index for index in map(main.find_index, ids) if index is not None)
-    on_side = [side.json_slice(index, side_start) for index, side_id in enumerate(side.ids) if side_id in ids]
-    log_slices = [main.log_slice(index, log_start) for index in indexes]
-    return [[*(main.json_slice(index, start) for index in indexes), *on_side], log_slices]
 
 
 def _snapshots_from_versions(
@@ -585,7 +598,9 @@ def _encode_snapshot(
         "summary": summary,
         "schema-id": SCHEMA_ID,
     }
-    return EncodedSnapshot(id, sequence, timestamp_ms, on_main, manifest, orjson.dumps(json), version)
+    # A copy is of minimal size: the buffer of orjson's result is larger.
+    encoded = bytes(memoryview(orjson.dumps(json)))
+    return EncodedSnapshot(id, sequence, timestamp_ms, on_main, manifest, encoded, version)
 
 
 def _summary(version: Version, previous: Version | None) -> dict[str, str]:

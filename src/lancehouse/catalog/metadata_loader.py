@@ -140,6 +140,8 @@ class MetadataLoader:
         """
         if entry.kind == "lance":
             table = self.lance.load(warehouse, entry, snapshots, blocking=blocking)
+            if not blocking and snapshots == "all" and table.is_slow_to_join:
+                raise WouldBlockError
             access = self.vend(caller, warehouse, levels, entry.location, entry, blocking=blocking)
             body = table.refs_json if snapshots == "refs" else table.full_json
             config, tag = {**access.config, **SERVER_PLANS, **_published_config(entry)}, access.tag
@@ -349,6 +351,9 @@ STORAGE_REFRESH_S = 60.0
 Key = tuple[int, str]
 """Id of the warehouse, and UUID of the table."""
 
+Rows = tuple[Sequence[RefRow], Sequence[SnapshotRow], int]
+"""Refs, snapshots to encode, and how many of the cached snapshots come before them."""
+
 Snapshots = Literal["all", "refs"]
 """Which snapshots a caller wants: all, or only those that refs point to. As in LoadTable's parameter."""
 
@@ -391,7 +396,7 @@ class _CachedTable:
     def size_bytes(self) -> int:
         """Approximate memory in bytes."""
         versions = len(self.history.versions) if self.history else 0
-        return TABLE_BYTES + self.built.size_bytes + versions * VERSION_BYTES
+        return TABLE_BYTES + self.table.size_bytes + versions * VERSION_BYTES
 
 
 @dataclass(slots=True)
@@ -559,13 +564,19 @@ class LanceMetadataCache:
         table = _table_ref(warehouse, entry.location)
         recent_until_ns = started_ns + self._storage_refresh_ns if local_folder(entry.location) is None else 0
         if not is_managed(entry):
-            if held is not None and snapshots == "refs" and _has_same_versions(table, entry, held, started_ns):
-                return replace(held, started_ns=started_ns)
             storage_watch = start_watch(entry.location)
+            listed = None
+            if held is not None and snapshots == "refs" and _is_recent(entry, held, started_ns):
+                # In an object store, one listing shows whether there is a new version.
+                listed = list_manifests(table)
+                if held.history is not None and listed == {
+                    each.version: each.manifest for each in held.history.on_main
+                }:
+                    return replace(held, started_ns=started_ns)
             # What the catalog told of versions is not taken for what storage has, now that storage is in charge.
             if known_history is not None and any(version.is_told for version in known_history.versions):
                 known_history = None
-            history = lake.read_history(table, known=known_history)
+            history = lake.read_history(table, known=known_history, listed=listed)
             return _CachedTable(
                 build_from_storage(entry, history, held.built if held else None),
                 entry.revision,
@@ -576,13 +587,16 @@ class LanceMetadataCache:
         if entry.version is None:
             return self._build_managed(entry, held, None, started_ns, start_watch(entry.location, versions=False))
         storage_watch = start_watch(entry.location, versions=False)
+        # In an object store no manifest is read of a version that its row describes. If nothing is known yet, these are
+        # all rows, of which the metadata are built as well.
+        rows = self._read_rows(entry, None, None) if recent_until_ns and known_history is None else None
         try:
             if (
                 snapshots == "refs"
                 and (extended := self._try_extend(table, entry, held, started_ns, storage_watch)) is not None
             ):
                 return extended
-            told = self._told_versions(entry, known_history) if recent_until_ns else {}
+            told = self._told_versions(entry, known_history, rows) if recent_until_ns else {}
             history = lake.read_history(table, known=known_history, at=entry.version, told=told)
         except LanceNamespaceError as error:
             if not lenient and known_history is None and entry.schema is None:
@@ -590,11 +604,12 @@ class LanceMetadataCache:
             # The catalog alone decides which version is current, so a table can be described while its storage is
             # unreachable. The watch is None: the next caller tries storage again.
             log.warning("table %s is shown as the catalog knows it: %s", entry.uuid, error)
-            return self._build_managed(entry, held, known_history, started_ns, None)
+            return self._build_managed(entry, held, known_history, started_ns, None, rows=rows)
         # The accepted version may be pending, its manifest not yet in its final location: the metadata then lack what
         # only the manifest says, and without a watch they are built again at the next load.
         is_complete = history is not None and history.version == entry.version
-        current = self._build_managed(entry, held, history, started_ns, storage_watch if is_complete else None)
+        watch = storage_watch if is_complete else None
+        current = self._build_managed(entry, held, history, started_ns, watch, rows=rows)
         if history is None or not is_complete:
             return current
         if entry.schema is None:
@@ -608,11 +623,11 @@ class LanceMetadataCache:
         except LanceNamespaceError as error:
             log.warning("the schema of table %s is not kept: %s", entry.uuid, error)
 
-    def _told_versions(self, entry: EntryRow, known: History | None) -> dict[int, Version]:
+    def _told_versions(self, entry: EntryRow, known: History | None, rows: Rows | None) -> dict[int, Version]:
         """Return the versions of the main branch that the database describes, except those that are known already."""
         after_id = known.version if known else 0
-        rows = self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, after_id))
-        return {row.snapshot_id: told for row in rows if (told := tell_version(row)) is not None}
+        new = rows[1] if rows else self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, after_id))
+        return {row.snapshot_id: told for row in new if (told := tell_version(row)) is not None}
 
     def _try_extend(
         self,
@@ -648,24 +663,24 @@ class LanceMetadataCache:
         started_ns: int,
         storage_watch: FolderWatch | None,
         prefix: ReusablePrefix | None = None,
+        rows: Rows | None = None,
     ) -> _CachedTable:
         previous = held.built if held else None
-        prefix = prefix or find_reusable_prefix(entry, history, previous)
-        refs, rows, keep = self._read_rows(entry, held, prefix)
+        if rows is None:
+            rows = self._read_rows(entry, held, prefix or find_reusable_prefix(entry, history, previous))
+        refs, snapshots, keep = rows
         return _CachedTable(
-            build_managed(entry, history, rows, refs, previous, keep), entry.revision, started_ns, storage_watch
+            build_managed(entry, history, snapshots, refs, previous, keep), entry.revision, started_ns, storage_watch
         )
 
-    def _read_rows(
-        self, entry: EntryRow, held: _CachedTable | None, prefix: ReusablePrefix | None
-    ) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
+    def _read_rows(self, entry: EntryRow, held: _CachedTable | None, prefix: ReusablePrefix | None) -> Rows:
         """Return refs, snapshots to encode, and how many of the cached snapshots come before them."""
         if held is not None and prefix is not None and held.revision == entry.revision and prefix.needs_only_last:
             refs = held.built.refs
             if not managed_branches(refs):
                 return refs, [prefix.last_accepted], prefix.snapshot_count
 
-        def read(tx: Tx) -> tuple[Sequence[RefRow], Sequence[SnapshotRow], int]:
+        def read(tx: Tx) -> Rows:
             refs = repository.list_refs(tx, entry.id)
             if prefix is not None:
                 rows = repository.list_snapshots(tx, entry.id, prefix.after_id)
@@ -706,11 +721,9 @@ class LanceMetadataCache:
                     del self._key_locks[key]
 
 
-def _has_same_versions(table: TableRef, entry: EntryRow, held: _CachedTable, now_ns: int) -> bool:
-    """Return whether one listing shows that a table in an object store has the versions that it had recently."""
-    if held.history is None or held.revision != entry.revision or now_ns >= held.recent_until_ns:
-        return False
-    return list_manifests(table) == {version.version: version.manifest for version in held.history.on_main}
+def _is_recent(entry: EntryRow, held: _CachedTable, now_ns: int) -> bool:
+    """Return whether a table in an object store was looked at so recently that only its versions are looked for."""
+    return held.history is not None and held.revision == entry.revision and now_ns < held.recent_until_ns
 
 
 def _table_ref(warehouse: Warehouse, location: str, version: int | None = None) -> TableRef:

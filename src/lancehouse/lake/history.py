@@ -129,6 +129,7 @@ def read_history(
     known: History | None = None,
     at: int | None = None,
     told: Mapping[int, Version] | None = None,
+    listed: Mapping[int, str] | None = None,
 ) -> History | None:
     """Read the history of a dataset.
 
@@ -139,6 +140,7 @@ def read_history(
         at: version that counts as the latest. Later ones are ignored; if its manifest is missing, the one before it is
             opened.
         told: versions of the main branch as a catalog knows them, whose manifests are not read.
+        listed: what `list_manifests` has just returned, if the caller has called it.
 
     Returns:
         The history; None if there is no dataset.
@@ -147,7 +149,9 @@ def read_history(
         LanceNamespaceError: the dataset is broken, or the storage cannot be reached.
     """
     for _ in range(ATTEMPTS):
-        files = {version: file for version, file in list_manifests(table).items() if at is None or version <= at}
+        manifests = list_manifests(table) if listed is None else listed
+        listed = None
+        files = {version: file for version, file in manifests.items() if at is None or version <= at}
         if not files:
             return None
         # Clean-up may delete the listed version before it is opened: list again.
