@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from lance_namespace.errors import LanceNamespaceError, TableNotFoundError, TableVersionNotFoundError
 from pyiceberg.expressions import BooleanExpression, BoundReference, BoundTerm
@@ -267,7 +268,8 @@ class LanceScans:
             InvalidInputError: the request names a snapshot or a column that does not exist.
             PermissionDeniedError: the table has files in locations that the caller may not read.
         """
-        table, warehouse = self._load_table(places, entry), places.warehouse
+        is_latest = not request.is_incremental and request.snapshot_id is None
+        table, warehouse = self._load_table(places, entry, is_latest=is_latest), places.warehouse
         row_filter = request.parse_filter(table.schema)
         ids = table.column_ids(request.selected_ids(table.schema), row_filter)
         request.stats_field_ids(table.schema)
@@ -291,7 +293,7 @@ class LanceScans:
         Raises:
             PlanTaskNotFoundError: it is not from a plan of this table.
         """
-        table, warehouse = self._load_table(places, entry), places.warehouse
+        table, warehouse = self._load_table(places, entry, is_latest=False), places.warehouse
         match content:
             case {"snapshot": int(snapshot_id), "rows": list(parts), "columns": list(ids), "filter": residual}:
                 pass
@@ -349,11 +351,13 @@ class LanceScans:
             for group in group_up_to(remaining, partial(_estimate_bytes, version), COPIED_BYTES, COPIES)
         ]
 
-    def _load_table(self, places: ReadableLocations, entry: EntryRow) -> _ScannedTable:
+    def _load_table(self, places: ReadableLocations, entry: EntryRow, *, is_latest: bool) -> _ScannedTable:
+        """Load a table: with all snapshots, or for a scan of the latest with few, which costs fewer requests."""
         warehouse = places.warehouse
         places.require_table(entry.location)
-        table = self._tables.load(warehouse, entry)
-        return _ScannedTable(table.metadata, TableRef(entry.location, warehouse.storage, confinement=places))
+        table = self._tables.load(warehouse, entry, "refs" if is_latest else "all")
+        metadata: Json = orjson.loads(table.refs_json if is_latest else table.full_json)
+        return _ScannedTable(metadata, TableRef(entry.location, warehouse.storage, confinement=places))
 
 
 @dataclass(frozen=True)
