@@ -63,20 +63,25 @@ class VersionSummary:
 def read_summary(table: TableRef) -> VersionSummary:
     """Read the key figures of a version."""
     with table.dataset() as dataset:
-        info, stats = dataset.get_version(), dataset.stats.dataset_stats()
-        totals = info["metadata"]
-        return VersionSummary(
-            version=info["version"],
-            timestamp_ms=to_millis(info["timestamp"]),
-            schema=dataset.schema,
-            rows=int(totals.get("total_rows", 0)),
-            bytes=int(totals.get("total_files_size", 0)),
-            fragments=int(stats["num_fragments"]),
-            deleted=int(stats["num_deleted_rows"]),
-            format=str(dataset.data_storage_version),
-            indices=len(dataset.describe_indices()),
-            has_stable_ids=bool(dataset.has_stable_row_ids),
-        )
+        return summarize(dataset)
+
+
+def summarize(dataset: lance.LanceDataset) -> VersionSummary:
+    """Return the key figures of an open version."""
+    info, stats = dataset.get_version(), dataset.stats.dataset_stats()
+    totals = info["metadata"]
+    return VersionSummary(
+        version=info["version"],
+        timestamp_ms=to_millis(info["timestamp"]),
+        schema=dataset.schema,
+        rows=int(totals.get("total_rows", 0)),
+        bytes=int(totals.get("total_files_size", 0)),
+        fragments=int(stats["num_fragments"]),
+        deleted=int(stats["num_deleted_rows"]),
+        format=str(dataset.data_storage_version),
+        indices=len(dataset.describe_indices()),
+        has_stable_ids=bool(dataset.has_stable_row_ids),
+    )
 
 
 def read_layout(table: TableRef) -> StorageLayout:

@@ -54,7 +54,12 @@ def read_versions(table: TableRef, versions: Sequence[int]) -> list[VersionRecor
 def read_refs(table: TableRef) -> TableRefs:
     """Read the tags and branches."""
     with table.dataset() as dataset:
-        tags, branches = dataset.tags.list(), dataset.branches.list()
+        return list_refs(dataset)
+
+
+def list_refs(dataset: lance.LanceDataset) -> TableRefs:
+    """Return the tags and branches of an open dataset."""
+    tags, branches = dataset.tags.list(), dataset.branches.list()
     return TableRefs(
         {name: (tag["branch"], tag["version"]) for name, tag in sorted(tags.items())},
         {name: (told["parent_branch"], told["parent_version"]) for name, told in sorted(branches.items())},

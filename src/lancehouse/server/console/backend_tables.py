@@ -85,20 +85,15 @@ class BackendTable:
         with self._guard_errors() as ref:
             return self.outer.describe_table(DescribeTableRequest(id=list(ref.id)))
 
-    def summary(self) -> VersionSummary:
-        """Return a few numbers, and the schema."""
-        with self._guard_errors() as ref:
-            return storage_layout.read_summary(ref)
+    def summary(self) -> tuple[VersionSummary, TableRefs]:
+        """Return a few numbers and the schema, and the tags and branches."""
+        with self._guard_errors() as ref, ref.dataset() as dataset:
+            return storage_layout.summarize(dataset), version_records.list_refs(dataset)
 
     def layout(self) -> StorageLayout:
         """Return the fragments."""
         with self._guard_errors() as ref:
             return storage_layout.read_layout(ref)
-
-    def refs(self) -> TableRefs:
-        """Return tags and branches."""
-        with self._guard_errors() as ref:
-            return version_records.read_refs(ref)
 
     def versions(
         self, limit: int, page_token: str | None, known: LocatedTable | None = None

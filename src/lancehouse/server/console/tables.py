@@ -447,7 +447,7 @@ def _describe_lance(table: BackendTable) -> Json:
         "branches": {},
     }
     try:
-        summary, refs = table.summary(), table.refs()
+        summary, refs = table.summary()
     except TableNotFoundError:
         return {**fields, "state": "declared", "problem": None}
     except LanceNamespaceError as error:
