@@ -203,7 +203,7 @@ def plan_ingest(
 ) -> IngestPlan:
     """Check that the rows fit, declare a missing table, and find what an earlier call has written. See `run_ingest`."""
     table = address.to_ref()
-    dataset = table.open() if table.exists() else None
+    dataset = table.find()
     if dataset is not None and mode == "create":
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
     adds = dataset is not None and mode == "append"

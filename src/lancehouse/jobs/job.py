@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -136,9 +136,10 @@ class Job:
         try:
             progress = self.progress()
             progress.forget(RUNNING)
-            written = [piece for pieces in progress.read_records().values() for piece in pieces]
+            records = progress.read_records()
+            written = [piece for pieces in records.values() for piece in pieces]
             discard_fragments(written, self.write_location(), keep=set(list_fragment_files(used)))
-            progress.clear()
+            progress.clear(records)
         except LanceNamespaceError as left:
             logger.warning(
                 "%s: files of job %s may be left, which remove_orphans names: %s", self.address, self.id, left
@@ -210,19 +211,20 @@ class JobProgress:
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_file_name(key)}")
 
-    def clear(self) -> None:
-        """Remove all records of the job; it is no error if there are none."""
+    def clear(self, known: Collection[str] | None = None) -> None:
+        """Remove all records of the job; it is no error if there are none.
+
+        Args:
+            known: the keys of the records, if the caller has just read them: an object store is not asked again.
+        """
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
                 _remove_folder(place / self.folder, up_to=place / FOLDER)
                 return
             options = dict(self.storage_options)
+            names = self._list_records() if known is None else map(_file_name, known)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(
-                    pool.map(
-                        lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), self._list_records()
-                    )
-                )
+                list(pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), names))
 
     def list_other_jobs(self, prefix: str) -> list[JobProgress]:
         """Return other jobs of the same table that have records and whose names start with a prefix."""

@@ -15,6 +15,7 @@ from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
     TableColumnNotFoundError,
+    TableNotFoundError,
     TableSchemaValidationError,
 )
 
@@ -192,10 +193,11 @@ def merge(
     table, keys = address.to_ref(), tuple(on)
     if (existing_version := find_version_of_same_run(table, how)) is not None:
         return ChangeResult(existing_version)
-    if not table.exists():
+    try:
+        pinned = PinnedVersion.resolve(address, VersionSelector())
+    except TableNotFoundError:
         locate_table(table)  # raises unless it is at least declared
         return _create_first_version(address, rows.prepare(keys, None), keys, rules, how, shuffle)
-    pinned = PinnedVersion.resolve(address, VersionSelector())
     _, dataset = pinned.open()
     check_keys(address, dataset.schema, keys)
     rows = rows.prepare(keys, dataset.schema)

@@ -493,9 +493,12 @@ def find_version(
     table: TableRef, is_wanted: Callable[[lance.Transaction], bool], after: int = 0, before: int | None = None
 ) -> int | None:
     """Return the latest version after `after` and before `before` whose transaction is wanted; None if none is."""
-    if not table.exists():
+    # Each of these saves requests where the table is in an object store: nothing is opened, or nothing listed.
+    if before is not None and before <= after + 1:
         return None
-    with table.dataset() as dataset:
+    if (dataset := table.find()) is None or dataset.version <= after:
+        return None
+    with translate_errors(table, table.storage_options):
         versions = sorted((each["version"] for each in dataset.version_refs()), reverse=True)
         for version in itertools.takewhile(lambda each: each > after, versions):
             if before is not None and version >= before:

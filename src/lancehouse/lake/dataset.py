@@ -115,13 +115,16 @@ class TableRef:
                 require_inside(dataset, location, self.confinement)
             return dataset
 
+    def find(self) -> lance.LanceDataset | None:
+        """Open the dataset as `open` does; return None if the table does not exist or has no version yet."""
+        try:
+            return self.open()
+        except TableNotFoundError:
+            return None
+
     def exists(self) -> bool:
         """Return whether the table exists and has at least one version."""
-        try:
-            self.open()
-        except TableNotFoundError:
-            return False
-        return True
+        return self.find() is not None
 
     @contextmanager
     def dataset(self) -> Iterator[lance.LanceDataset]:

@@ -78,7 +78,7 @@ def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: boo
         NamespaceNotFoundError: the namespace of the table does not exist.
     """
     table = address.to_ref()
-    dataset = table.open() if table.exists() else None
+    dataset = table.find()
     if dataset is None:
         _require_namespace(address)
         return TargetState(None, run, None)

@@ -55,13 +55,12 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
     table = address.to_ref()
     if (existing_version := find_version_of_same_run(table, how)) is not None:
         return existing_version
-    if not table.exists():
+    if (dataset := table.find()) is None:
         locate_table(table)  # raises unless it is at least declared
         try:
             return _create_first_version(frame, address, how, commits.create_or_append)
         except commits.RunAlreadyCommittedError as error:
             return error.version
-    dataset = table.open()
     base, schema, base_uuid = dataset.version, dataset.schema, read_transaction_uuid(dataset)
     job, used = Job(address), list[NewFragment]()
     try:
@@ -83,12 +82,11 @@ def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int
     table = address.to_ref()
     if (existing_version := find_version_of_same_run(table, how)) is not None:
         return existing_version
-    if not table.exists():
+    if (dataset := table.find()) is None:
         try:
             return _create_first_version(frame, address, how)
         except commits.CreateConflictError as error:
             raise create_conflict(table) from error
-    dataset = table.open()
     base, base_uuid = dataset.version, read_transaction_uuid(dataset)
     schema = new_table_schema(frame.schema.jsonValue(), how, dataset.schema)
     job, used = Job(address), list[NewFragment]()
