@@ -9,6 +9,7 @@ joined each time.
 from __future__ import annotations
 
 import argparse
+import gc
 import sqlite3
 import tempfile
 import time
@@ -147,10 +148,10 @@ class MetadataBench:
         """LoadTable's metadata."""
         return _body(self.cache.load(self.warehouse, self.entry, snapshots), snapshots)
 
-    def load_cold(self, snapshots: Snapshots) -> bytes:
-        """The same in a server that has just started."""
+    def forget(self) -> None:
+        """Start anew, as a server does."""
         self.cache = LanceMetadataCache(self.database)
-        return self.load(snapshots)
+        gc.collect()
 
     def load_committed(self, snapshots: Snapshots) -> bytes:
         """What the commit is answered with, if it has all snapshots or few."""
@@ -162,8 +163,9 @@ class MetadataBench:
 
     def memory(self) -> tuple[int, int]:
         """Bytes that the cache takes after a load of all snapshots, and what it counts for itself."""
+        self.forget()
         tracemalloc.start()
-        self.load_cold("refs")
+        self.load("refs")
         self.load("all")
         taken = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -200,8 +202,8 @@ def run(versions: int, rounds: int) -> tuple[list[LoadTime], str]:
     """All loads of a table of so many versions, and a line on memory."""
     with start(versions) as bench:
         joined = measure(bench.join_bytes, rounds)
-        cold = [measure(partial(bench.load_cold, kind), rounds) for kind in KINDS]
-        bench.load_cold("all")
+        cold = [measure(partial(bench.load, kind), rounds, bench.forget) for kind in KINDS]
+        bench.load("all")
         again = [measure(partial(bench.load, kind), rounds) for kind in KINDS]
         after = [measure(partial(bench.load, kind), rounds, bench.commit) for kind in KINDS]
         answers = [measure(partial(bench.load_committed, kind), rounds, bench.commit) for kind in KINDS]

@@ -18,7 +18,7 @@ import pytest
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, LanceNamespace, connect
 
 from bench.servers import start_relay
-from bench.store import wait_for_background
+from bench.store import join_background
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.versitygw import Versitygw, find_program, start_versitygw
 
@@ -90,7 +90,7 @@ def check(house: House, table: list[str], appends: int) -> None:
     dataset = lance.dataset(namespace_client=house.connect(), table_id=table)
     assert dataset.count_rows() == 10 * (appends + 1)
     assert dataset.version == appends + 1
-    wait_for_background()
+    join_background()
     by_path = lance.dataset(dataset.uri, storage_options=house.options)
     assert by_path.version == appends + 1
 
