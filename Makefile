@@ -7,7 +7,7 @@ RUN = $(UV) run --frozen --no-sync
 SYNCED = .venv/.synced
 SPARK41 = .venv/.spark41
 LANCE_SPARK = .venv/.lance_spark
-VERSITYGW = .venv/.versitygw
+STORES = .venv/.stores
 
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,60 +43,4 @@ test: check
 	$(RUN) pytest -q -m "not engines" -n $(TWICE_THE_CORES) --maxprocesses 8 $(PARALLEL)
 
 # What starts other engines: Spark, clusters, Connect, Ray, Daft, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
-test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK) $(VERSITYGW)
-	$(RUN) pytest -q -m engines -n auto --maxprocesses 4 $(PARALLEL)
-
-soak: check $(SPARK41) $(LANCE_SPARK) $(VERSITYGW)
-	# A machine that others share pauses: an attack during which the server answers late is run again, up to twice.
-	$(RUN) pytest -q --soak --reruns 2 --only-rerun "/health/live took"
-
-rck: $(SYNCED)
-	$(RUN) python -m tests.servers.rck
-
-bench-clients: $(SYNCED)
-	$(RUN) python -m bench.clients
-
-bench-server: $(SYNCED)
-	$(RUN) python -m bench.server
-
-bench-commits: $(SYNCED)
-	$(RUN) python -m bench.commits
-
-bench-spark: $(SYNCED) $(LANCE_SPARK)
-	$(RUN) python -m bench.spark
-
-bench-console: $(SYNCED)
-	$(RUN) python -m bench.console
-
-bench-store: $(SYNCED) $(VERSITYGW)
-	$(RUN) python -m bench.store
-
-bench-gateway: $(SYNCED)
-	$(RUN) python -m bench.gateway
-
-$(SYNCED): pyproject.toml uv.lock | $(UV)
-	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
-	@touch $@
-
-# A real S3, built with Go; where there is none, moto stands in.
-$(VERSITYGW): tests/servers/versitygw.py $(SYNCED)
-	$(RUN) python -m tests.servers.versitygw
-	@touch $@
-
-# Iceberg's Spark connector runs on an older Spark than ours: an environment of its own, in the user's cache folder.
-$(SPARK41): tests/servers/spark41.txt tests/servers/jars.py $(SYNCED)
-	$(RUN) python -m tests.servers.spark41
-	@touch $@
-
-# lance-spark runs on an older one still.
-$(LANCE_SPARK): tests/servers/lance_spark.txt tests/servers/lance_spark.py tests/servers/jars.py $(SYNCED)
-	$(RUN) python -m tests.servers.lance_spark
-	@touch $@
-
-.cache/uv/bin/uv:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
-	"$(PYTHON)" -m venv .cache/uv
-	.cache/uv/bin/pip install --quiet uv
-
-clean:
-	rm -rf .venv .cache dist site .mypy_cache .ruff_cache .pytest_cache
+test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK) $(STORES)

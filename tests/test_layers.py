@@ -60,7 +60,9 @@ ONE_USER = {
     "click": {"cli"},
     "rich": {"cli"},
     "pyspark": {"spark", "pipelines"},
-    "botocore": {"clients/rest.py", "catalog/vending.py"},
+    "botocore": {"clients/rest.py", "catalog/temporary_credentials.py"},
+    "azure": {"catalog/temporary_credentials.py"},
+    "google": {"catalog/temporary_credentials.py"},
 }
 """Which packages, or files, may import a library."""
 

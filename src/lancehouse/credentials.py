@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 EXPIRES = "expires_at_millis"
 ACCESS, READ = "lancehouse_access", "read"
@@ -23,6 +24,7 @@ LANCE_NAMES: Mapping[str, str] = MappingProxyType(
         "s3.client.region": "aws_region",
         "gcs.oauth2.token": "google_storage_token",
         "gcs.oauth2.token-expires-at": EXPIRES,
+        "gcs.service.host": "google_base_url",
         "adls.account-name": "azure_storage_account_name",
         "adls.account-key": "azure_storage_account_key",
         "adls.auth.shared-key.account.name": "azure_storage_account_name",
@@ -48,6 +50,12 @@ SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("azure_storage_client_id", "azure_client_id", "client_id"),
     ("azure_storage_client_secret", "azure_client_secret", "client_secret"),
     ("azure_storage_tenant_id", "azure_storage_authority_id", "azure_tenant_id", "azure_authority_id", "tenant_id"),
+    ("azure_storage_authority_host", "azure_authority_host", "authority_host"),
+    ("azure_storage_endpoint", "azure_endpoint"),
+    ("google_service_account", "service_account", "google_service_account_path", "service_account_path"),
+    ("google_service_account_key", "service_account_key"),
+    ("google_application_credentials", "application_credentials"),
+    ("google_base_url", "base_url"),
 )
 """Options that Lance's object stores accept under several names, in any case; the first is the canonical name."""
 
@@ -57,6 +65,7 @@ SECRETS = frozenset(
         "aws_secret_access_key",
         "aws_session_token",
         "google_storage_token",
+        "google_service_account_key",
         "azure_storage_account_key",
         "azure_storage_sas_token",
         "azure_storage_client_id",
@@ -79,9 +88,14 @@ TUNING = frozenset(
 REGIONS = frozenset({"aws_region", "region", "aws_default_region"})
 """Options that become part of the host's name; harmless as long as the value is a plain region name."""
 
+ENDPOINTS = ("aws_endpoint", "azure_storage_endpoint", "google_base_url")
+"""Options with the address of a store that is not where its cloud has it."""
+
 SAS_TOKEN = "adls.sas-token"  # noqa: S105
 SAS_EXPIRES = "adls.sas-token-expires-at-ms"
 AZURE_HOST = "dfs.core.windows.net"
+AZURE_BLOB_AUTHORITY = "adls.blob-storage-authority"
+AZURE_BLOB_SCHEME = "adls.blob-storage-scheme"
 
 SOON_MS = 60_000
 
@@ -129,12 +143,8 @@ def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
         for key, name in LANCE_NAMES.items()
         if name in lance_options and _REQUIRED_OPTIONS.get(key, name) in lance_options
     }
-    if (token := lance_options.get("azure_storage_sas_token")) and (
-        account := lance_options.get("azure_storage_account_name")
-    ):
-        config |= {SAS_TOKEN: token, f"{SAS_TOKEN}.{account}.{AZURE_HOST}": token}
-        if EXPIRES in lance_options:
-            config[f"{SAS_EXPIRES}.{account}.{AZURE_HOST}"] = lance_options[EXPIRES]
+    if account := lance_options.get("azure_storage_account_name"):
+        config |= _azure_config(account, lance_options)
     # Lance sends path-style requests by default, Iceberg's Java client uses virtual hosts.
     if virtual := lance_options.get(
         "aws_virtual_hosted_style_request", "false" if "aws_endpoint" in lance_options else ""
@@ -142,6 +152,56 @@ def to_iceberg_config(options: Mapping[str, str]) -> dict[str, str]:
         config["s3.path-style-access"] = "false" if virtual.lower() == "true" else "true"
         config["s3.force-virtual-addressing"] = "true" if virtual.lower() == "true" else "false"
     return config
+
+
+def _azure_config(account: str, lance_options: Mapping[str, str]) -> dict[str, str]:
+    """Return Iceberg's properties for an Azure account: its SAS token, by account and by host, and its endpoint."""
+    config: dict[str, str] = {}
+    endpoint = urlsplit(lance_options.get("azure_storage_endpoint", ""))
+    host = f"{account}.{AZURE_HOST}"
+    if endpoint.hostname:
+        # `account.blob.core…` is a cloud's host; any other is an emulator's or a proxy's, with the account as path.
+        suffix = endpoint.netloc.removeprefix(account)
+        is_cloud = suffix.startswith(".blob.")
+        blob, dfs = (suffix, suffix.replace(".blob.", ".dfs.", 1)) if is_cloud else (endpoint.netloc,) * 2
+        host = f"{account}{dfs}" if is_cloud else host
+        config |= {
+            AZURE_BLOB_AUTHORITY: blob,
+            "adls.dfs-storage-authority": dfs,
+            AZURE_BLOB_SCHEME: endpoint.scheme,
+            "adls.dfs-storage-scheme": endpoint.scheme,
+        }
+        if not is_cloud:
+            config[f"adls.connection-string.{host}"] = endpoint.geturl()
+    if token := lance_options.get("azure_storage_sas_token"):
+        # pyiceberg's, which hands it to Arrow; that appends it to a URL. The others do without a question mark.
+        config[SAS_TOKEN] = f"?{token.removeprefix('?')}"
+        for name in (account, host):
+            config[f"{SAS_TOKEN}.{name}"] = token
+            if EXPIRES in lance_options:
+                config[f"{SAS_EXPIRES}.{name}"] = lance_options[EXPIRES]
+    return config
+
+
+def azure_account(options: Mapping[str, str], location: str) -> tuple[str, str]:
+    """Return an Azure account's name and the host of its files; both are empty if nobody names it.
+
+    Args:
+        options: storage options under their canonical names.
+        location: below `abfss://container@account.dfs.core.windows.net`, which names the account, or `az://container`.
+    """
+    if host := urlsplit(location).netloc.partition("@")[2]:
+        return host.partition(".")[0], host
+    name = options.get("azure_storage_account_name", "")
+    return name, f"{name}.{AZURE_HOST}" if name else ""
+
+
+def azure_endpoint(account: str, config: Mapping[str, str]) -> str | None:
+    """Return the endpoint of an Azure account, as Lance takes it; None if Iceberg's properties do not name it."""
+    if not (authority := config.get(AZURE_BLOB_AUTHORITY)):
+        return None
+    scheme = config.get(AZURE_BLOB_SCHEME, "https")
+    return f"{scheme}://{account}{authority}" if authority.startswith(".") else f"{scheme}://{authority}/{account}"
 
 
 def _spellings(key: str) -> tuple[str, ...]:

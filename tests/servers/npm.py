@@ -58,14 +58,24 @@ def packages() -> Path:
     native = NATIVE.get((platform.system(), platform.machine()))
     if native is None:
         raise NpmNotFoundError(f"LanceDB's npm package is not looked for on {platform.system()} {platform.machine()}")
+    _, npm = find_npm()
+    key = hashlib.sha256(PACKAGES.read_bytes() + native.encode()).hexdigest()[:16]
+    return once(cache_folder() / "npm" / key, lambda folder: _install(npm, native, folder))
+
+
+def find_npm() -> tuple[str, str]:
+    """The programs `node` and `npm`.
+
+    Raises:
+        NpmNotFoundError: they are not there, or too old.
+    """
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise NpmNotFoundError("node and npm are not on PATH")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     if int(version.removeprefix("v").partition(".")[0]) < OLDEST:
         raise NpmNotFoundError(f"node is {version}, and {OLDEST} is the oldest that will do")
-    key = hashlib.sha256(PACKAGES.read_bytes() + native.encode()).hexdigest()[:16]
-    return once(cache_folder() / "npm" / key, lambda folder: _install(npm, native, folder))
+    return node, npm
 
 
 def _install(npm: str, native: str, folder: Path) -> None:

@@ -6,31 +6,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, sleep
 from uuid import uuid4
 
 from lancehouse.spark.java import cache_folder
-from tests.servers import jars
+from tests.servers.jars import once
 from tests.servers.moto import ACCESS_KEY, REGION, SECRET_KEY, Bucket, client, storage_options
+from tests.servers.programs import ProgramError, find_free_port, install_go, run_program
 
 VERSION = "v1.8.0"
-START_TIMEOUT_S = 60
 _OPERATION = re.compile(r" s3_(\w+) ")
 _METHODS = {"ListObjects": "LIST", "Get": "GET", "Head": "HEAD", "Copy": "COPY", "Put": "PUT", "Delete": "DELETE"}
-
-
-class VersitygwError(RuntimeError):
-    """It could not be built, or did not come up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +76,10 @@ def build() -> None:
     """Build the program, unless that was done.
 
     Raises:
-        VersitygwError: there is no Go, or it failed.
+        ProgramError: there is no Go, or it failed.
     """
-    jars.once(cache_folder() / "versitygw" / VERSION, _build)
+    module = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
+    once(cache_folder() / "versitygw" / VERSION, lambda folder: install_go(module, folder))
 
 
 @contextmanager
@@ -94,62 +87,26 @@ def start_versitygw(folder: Path, port: int = 0) -> Iterator[Versitygw]:
     """Run the server until the block ends; its buckets are folders below `folder`. Port 0 is a free one.
 
     Raises:
-        VersitygwError: it was not built, or did not come up.
+        ProgramError: it was not built, or did not come up.
     """
     program = find_program()
     if program is None:
-        raise VersitygwError("versitygw was not built: `python -m tests.servers.versitygw` does it")
+        raise ProgramError("versitygw was not built: `python -m tests.servers.versitygw` does it")
     buckets, users, log = folder / "buckets", folder / "users", folder / "access.log"
     for needed in (buckets, users):
         needed.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = port or free.getsockname()[1]
-    command = [
-        *(str(program), "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION),
-        *("--port", f"127.0.0.1:{port}", "--access-log", str(log), "--iam-dir", str(users), "--quiet"),
-        *("posix", str(buckets)),
+    port = port or find_free_port()
+    command: list[str | Path] = [
+        *(program, "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION),
+        *("--port", f"127.0.0.1:{port}", "--access-log", log, "--iam-dir", users, "--quiet"),
+        *("posix", buckets),
     ]
-    with (folder / "versitygw.log").open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        _wait(process, port, folder / "versitygw.log")
-        yield Versitygw(f"http://127.0.0.1:{port}", buckets, log, process.pid)
-    finally:
-        process.kill()  # it may be stopped
-        process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
-    deadline = monotonic() + START_TIMEOUT_S
-    while process.poll() is None and monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            sleep(0.05)
-        else:
-            return
-    raise VersitygwError(f"versitygw did not come up:\n{output.read_text()[-4000:]}")
-
-
-def _build(folder: Path) -> None:
-    go = shutil.which("go") or "/usr/local/go/bin/go"
-    if not Path(go).exists():
-        raise VersitygwError("versitygw is built with Go, and there is none")
-    done = subprocess.run(
-        [go, "install", f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"],
-        env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-mod=mod"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-    )
-    if done.returncode != 0:
-        raise VersitygwError(f"versitygw could not be built:\n{done.stdout[-4000:]}")
+    with run_program(command, port, folder / "versitygw.log") as pid:
+        yield Versitygw(f"http://127.0.0.1:{port}", buckets, log, pid)
 
 
 if __name__ == "__main__":
     try:
         build()
-    except (VersitygwError, subprocess.TimeoutExpired) as error:
+    except ProgramError as error:
         print(f"{error}\nmoto stands in for a real S3 where it can; the other tests say that they are skipped.")

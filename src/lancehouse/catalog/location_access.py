@@ -23,6 +23,7 @@ from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 from lancehouse.catalog.callers import Caller, Identity, Role
 from lancehouse.catalog.errors import Levels
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.credentials import AZURE_HOST, canonical_options
 from lancehouse.lake.confinement import outside_error, require_no_links
 from lancehouse.locations import (
     child_location,
@@ -84,6 +85,16 @@ def default_location(warehouse: Warehouse, levels: Sequence[str], name: str, kin
 def cache_location(warehouse: Warehouse) -> str:
     """Return where the server stores its own files; no table may lie there."""
     return warehouse.cache or child_location(warehouse.location, [CACHE])
+
+
+def scan_cache_location(warehouse: Warehouse) -> str:
+    """Return `cache_location` as Iceberg's clients know it: for them, an `az://` URI names the account too."""
+    location = cache_location(warehouse).rstrip("/")
+    account = canonical_options(warehouse.storage).get("azure_storage_account_name")
+    if not location.startswith("az://") or not account:
+        return location
+    container, _, path = location.removeprefix("az://").partition("/")
+    return f"abfss://{container}@{account}.{AZURE_HOST}/{path}"
 
 
 def prepare_warehouse_location(text: str) -> str:

@@ -16,11 +16,14 @@ from uuid import uuid4
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.errors import MetadataNotFoundError
+from lancehouse.catalog.temporary_credentials import own_google_token
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.credentials import to_iceberg_config
+from lancehouse.credentials import azure_account, canonical_options, to_iceberg_config
+from lancehouse.secrets import redact
 
 MAX_BYTES = 256 << 20
 """Largest metadata file in bytes, both as stored and decompressed."""
@@ -38,8 +41,16 @@ class WarehouseFiles:
         self._warehouse = warehouse
 
     def file_io(self) -> FileIO:
-        """Return pyiceberg's FileIO for this warehouse."""
-        return _cached_file_io(tuple(sorted(self._warehouse.storage.items())))
+        """Return pyiceberg's FileIO for this warehouse.
+
+        Raises:
+            ServiceUnavailableError: the warehouse is at Google, which gives the server no token.
+        """
+        options = canonical_options(self._warehouse.storage)
+        account, _ = azure_account(options, self._warehouse.location)
+        if account:
+            options["azure_storage_account_name"] = account
+        return _cached_file_io(tuple(sorted((options | own_google_token(options)).items())))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file atomically; it is durable when this returns, and does not exist if it raises.
@@ -117,9 +128,20 @@ class WarehouseFiles:
             raise _to_lance_error("deleted", path, error) from error
 
 
+class _FileIO(PyArrowFileIO):
+    """Names files in Azure as Arrow does, `container/path`: pyiceberg leaves the account in it."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+        if "@" not in netloc:
+            return scheme, netloc, path
+        return scheme, netloc, netloc.partition("@")[0] + path.removeprefix(netloc)
+
+
 @lru_cache(maxsize=64)
 def _cached_file_io(storage: tuple[tuple[str, str], ...]) -> FileIO:
-    return PyArrowFileIO(to_iceberg_config(dict(storage)))
+    return _FileIO(to_iceberg_config(dict(storage)))
 
 
 def _local_path(path: str) -> Path | None:
@@ -176,7 +198,8 @@ def _too_large_error(path: str) -> InvalidInputError:
 
 
 def _to_lance_error(verb: str, path: str, error: OSError | ValueError) -> InvalidInputError | ServiceUnavailableError:
-    reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
+    # Arrow shows the URLs of requests, which have a SAS token in them.
+    reason = redact(" ".join(str(getattr(error, "strerror", None) or error).split()), {})[:300]
     code = getattr(error, "errno", None)
     is_invalid = not isinstance(error, OSError) or isinstance(error, FileExistsError) or code in _MISTAKES
     kind = InvalidInputError if is_invalid else ServiceUnavailableError

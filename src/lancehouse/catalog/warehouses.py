@@ -21,10 +21,10 @@ class Warehouse:
     """More locations, besides `location`, below which tables may lie."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Storage options in Lance's names, for the server's own access."""
-    vend: Literal["none", "static", "sts"] = "none"
+    vend: Literal["none", "static", "sts", "sas"] = "none"
     """Which credentials clients get that ask for them."""
     role_arn: str | None = None
-    """With `sts`: the role that the server assumes for clients."""
+    """With `sts` on S3: the role that the server assumes for clients."""
     cache: str | None = None
     """Location of the Parquet copies for scans; by default `.lancehouse/` below `location`."""
     blob_roots: tuple[str, ...] = ()
@@ -33,6 +33,8 @@ class Warehouse:
     """`managed_by` of new Lance tables whose properties do not set it."""
     static_read: Mapping[str, str] = field(default_factory=dict, repr=False)
     """With `static`: the credentials for readers. Those in `storage` are for writers only."""
+    sas_scope: Literal["folder", "container"] = "folder"
+    """With `sas`: what a token opens. `container` is for accounts without a hierarchical namespace."""
 
 
 class Warehouses(dict[str | None, Warehouse]):

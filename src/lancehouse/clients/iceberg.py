@@ -75,7 +75,15 @@ from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import ManagedVersions
 from lancehouse.clients.rest import Rest, parse_reply
-from lancehouse.credentials import EXPIRES, LANCE_NAMES, SAS_EXPIRES, SAS_TOKEN, expires_soon
+from lancehouse.credentials import (
+    ENDPOINTS,
+    EXPIRES,
+    LANCE_NAMES,
+    SAS_EXPIRES,
+    SAS_TOKEN,
+    azure_endpoint,
+    expires_soon,
+)
 from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
@@ -972,9 +980,11 @@ def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
             options["azure_storage_sas_token"] = value
         elif key.startswith(f"{SAS_EXPIRES}."):
             options[EXPIRES] = value
+    if endpoint := azure_endpoint(options.get("azure_storage_account_name", ""), config):
+        options["azure_storage_endpoint"] = endpoint
     if config.get("s3.path-style-access", "").lower() == "true":
         options["aws_virtual_hosted_style_request"] = "false"
     # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
-    if options.get("aws_endpoint", "").startswith("http://"):
+    if any(options.get(name, "").startswith("http://") for name in ENDPOINTS):
         options["allow_http"] = "true"
     return options

@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import sleep
 from typing import Any, Protocol, Self, runtime_checkable
-from urllib.parse import quote
+from urllib.error import HTTPError
+from urllib.parse import parse_qsl, quote
+from urllib.request import Request, urlopen
 from zlib import crc32
 
 import lance
@@ -17,10 +21,12 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Table
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
+from lancehouse.credentials import azure_account, canonical_options
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.confinement import Confinement, require_inside, require_no_links
 from lancehouse.lake.errors import translate_errors
 from lancehouse.locations import local_folder as local_folder
+from lancehouse.locations import parse
 from lancehouse.schema.jsonarrow import to_jsonarrow
 
 MAIN = "main"
@@ -34,6 +40,9 @@ LAST_VERSION = 2**64 - 1
 BRANCH_BITS = 31
 VERSION_BITS = 32
 _BRANCH = re.compile(r"[\w.-]+(/[\w.-]+)*")
+_BLOB_HEADERS = {"x-ms-version": "2021-12-02"}
+_DELETE_ATTEMPTS = 4
+_DELETE_TIMEOUT_S = 30
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 
@@ -239,9 +248,48 @@ def delete_file(location: str, options: dict[str, str], file: str) -> None:
     require_below(location, file)
     if folder := local_folder(location):
         (folder / file).unlink(missing_ok=True)
+    elif token := _folder_token(options):
+        _delete_blob(location, options, file, token)
     else:
         # `LanceFileSession.delete_file` would encode a name such as `a%2Fb.json` once more; the session's URI is not.
         LanceFileSession(f"{location.rstrip('/')}/{quote(file)}", storage_options=options or None).delete_file("")
+
+
+def _folder_token(options: Mapping[str, str]) -> str | None:
+    """Return the SAS token among storage options, if it is for a folder."""
+    token = canonical_options(options).get("azure_storage_sas_token", "").removeprefix("?")
+    return token if dict(parse_qsl(token)).get("sr") == "d" else None
+
+
+def _delete_blob(location: str, options: Mapping[str, str], file: str, token: str) -> None:
+    """Delete a file in Azure by a request of its own.
+
+    Lance deletes by a batch, even a single file, and a batch is a request to the container: a token for a folder is not
+    good for that.
+    """
+    place = parse(location, "lance")
+    container = place.store.partition("://")[2].partition("@")[0]
+    name, host = azure_account(canonical_options(options), location)
+    endpoint = canonical_options(options).get("azure_storage_endpoint", f"https://{host.replace('.dfs.', '.blob.', 1)}")
+    path = quote("/".join([container, *place.segments, file]))
+    request = Request(f"{endpoint.rstrip('/')}/{path}?{token}", method="DELETE", headers=_BLOB_HEADERS)  # noqa: S310
+    for attempt in range(_DELETE_ATTEMPTS):
+        try:
+            with urlopen(request, timeout=_DELETE_TIMEOUT_S):  # noqa: S310 - an endpoint of Azure
+                return
+        except HTTPError as error:
+            with error:
+                status = error.code
+            if status == HTTPStatus.NOT_FOUND:
+                return
+            reason = f"status code: {status}"
+            is_final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS
+        except OSError as error:
+            reason, is_final = f"HTTP error: {type(error).__name__}", False
+        if is_final or attempt == _DELETE_ATTEMPTS - 1:
+            # Without the request's URL, which has the token.
+            raise OSError(f"{location}/{file} of the account {name} cannot be deleted: {reason}") from None
+        sleep(2**attempt / 4)
 
 
 def manifest_folder(branch: str | None) -> str:

@@ -26,7 +26,8 @@ from lancehouse.settings import data_folder, default_db
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
 """Names that no warehouse may have: they are the first segments of paths without a prefix."""
-VEND = ("none", "static", "sts")
+VEND = ("none", "static", "sts", "sas")
+SAS_SCOPES = ("folder", "container")
 DEFAULT_WAREHOUSE = "main"
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
@@ -38,6 +39,7 @@ WAREHOUSE_KEYS = (
     "vend",
     "role_arn",
     "static_read",
+    "sas_scope",
     "cache",
     "blob_roots",
     "managed_by",
@@ -253,9 +255,12 @@ def _parse_warehouse(document: Document, name: str, value: Any, location: str | 
     loc = ("warehouses", name)
     fields = _parse_mapping(document, {"location": value} if isinstance(value, str) else value, *loc)
     given = fields.get("location") if location is None else location
-    vend: Literal["none", "static", "sts"] = fields.get("vend") or "none"
+    vend: Literal["none", "static", "sts", "sas"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise document.key_error(f"must be one of {', '.join(VEND)}", *loc, "vend")
+    sas_scope: Literal["folder", "container"] = fields.get("sas_scope") or "folder"
+    if sas_scope not in SAS_SCOPES:
+        raise document.key_error(f"must be one of {', '.join(SAS_SCOPES)}", *loc, "sas_scope")
     manager = str(fields.get("managed_by") or STORAGE)
     if manager not in (STORAGE, IMPL):
         raise document.key_error(f"must be {STORAGE} or {IMPL}", *loc, "managed_by")
@@ -276,6 +281,7 @@ def _parse_warehouse(document: Document, name: str, value: Any, location: str | 
         _parse_locations(document, fields.get("blob_roots"), *loc, "blob_roots"),
         manager,
         static_read,
+        sas_scope,
     )
 
 

@@ -51,7 +51,7 @@ class ExportFiles:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._files = WarehouseFiles(warehouse)
-        self._root = location_access.cache_location(warehouse).rstrip("/")
+        self._root = location_access.scan_cache_location(warehouse)
         self._folder = local_folder(self._root)
 
     def table_folder(self, table_uuid: str) -> str:
@@ -115,8 +115,9 @@ class ExportFiles:
         if self._folder is not None:
             files = [file for file in self._folder.glob("*/*") if file.is_file() and file.stat().st_mtime < limit]
             return [(file.parent.name, _to_iceberg_path(file)) for file in files]
-        scheme, bucket, path = PyArrowFileIO.parse_location(self._root)
-        system = cast(PyArrowFileIO, self._files.file_io()).fs_by_scheme(scheme, bucket)
+        file_io = cast(PyArrowFileIO, self._files.file_io())
+        scheme, bucket, path = file_io.parse_location(self._root)
+        system = file_io.fs_by_scheme(scheme, bucket)
         infos = system.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
         return [
             (info.path.split("/")[-2], f"{self._root}{info.path.removeprefix(path)}")

@@ -129,7 +129,18 @@ def install_logging(log: Log) -> None:
     root = logging.getLogger()
     root.handlers = [JsonLogHandler(log)]
     root.setLevel(log.level)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "pyiceberg", "botocore", "urllib3"):
+    for name in (
+        "uvicorn",
+        "uvicorn.error",
+        "uvicorn.access",
+        "alembic",
+        "pyiceberg",
+        "botocore",
+        "urllib3",
+        "azure",
+        "google",
+        "msal",
+    ):
         logging.getLogger(name).setLevel(max(log.level, logging.WARNING))
 
 
