@@ -44,3 +44,61 @@ test: check
 
 # What starts other engines: Spark, clusters, Connect, Ray, Daft, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
 test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK) $(STORES)
+	$(RUN) pytest -q -m engines -n auto --maxprocesses 4 $(PARALLEL)
+
+soak: check $(SPARK41) $(LANCE_SPARK) $(STORES)
+	# A machine that others share pauses: an attack during which the server answers late is run again, up to twice.
+	$(RUN) pytest -q --soak --reruns 2 --only-rerun "/health/live took"
+
+rck: $(SYNCED)
+	$(RUN) python -m tests.servers.rck
+
+bench-clients: $(SYNCED)
+	$(RUN) python -m bench.clients
+
+bench-server: $(SYNCED)
+	$(RUN) python -m bench.server
+
+bench-commits: $(SYNCED)
+	$(RUN) python -m bench.commits
+
+bench-spark: $(SYNCED) $(LANCE_SPARK)
+	$(RUN) python -m bench.spark
+
+bench-console: $(SYNCED)
+	$(RUN) python -m bench.console
+
+bench-store: $(SYNCED) $(STORES)
+	$(RUN) python -m bench.store
+
+bench-gateway: $(SYNCED)
+	$(RUN) python -m bench.gateway
+
+$(SYNCED): pyproject.toml uv.lock | $(UV)
+	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
+	@touch $@
+
+# A real S3 and a Google store, built with Go, and an Azure store, for Node; where these are missing, moto stands in for S3.
+$(STORES): tests/servers/versitygw.py tests/servers/fake_gcs.py tests/servers/azurite.py $(SYNCED)
+	$(RUN) python -m tests.servers.versitygw
+	$(RUN) python -m tests.servers.fake_gcs
+	$(RUN) python -m tests.servers.azurite
+	@touch $@
+
+# Iceberg's Spark connector runs on an older Spark than ours: an environment of its own, in the user's cache folder.
+$(SPARK41): tests/servers/spark41.txt tests/servers/jars.py $(SYNCED)
+	$(RUN) python -m tests.servers.spark41
+	@touch $@
+
+# lance-spark runs on an older one still.
+$(LANCE_SPARK): tests/servers/lance_spark.txt tests/servers/lance_spark.py tests/servers/jars.py $(SYNCED)
+	$(RUN) python -m tests.servers.lance_spark
+	@touch $@
+
+.cache/uv/bin/uv:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	"$(PYTHON)" -m venv .cache/uv
+	.cache/uv/bin/pip install --quiet uv
+
+clean:
+	rm -rf .venv .cache dist site .mypy_cache .ruff_cache .pytest_cache
