@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lancehouse.clients.unity import UnityNamespace
     from lancehouse.errors import CommitStateUnknownError
     from lancehouse.lake.shortcuts import locate
+    from lancehouse.jobs.column_functions import column
     from lancehouse.lake.shortcuts import open_table as open  # noqa: A004
     from lancehouse.lake.shortcuts import write_table as write
     from lancehouse.named_catalogs import connect
@@ -33,6 +34,7 @@ __all__ = [
     "LakekeeperNamespace",
     "PolarisNamespace",
     "UnityNamespace",
+    "column",
     "connect",
     "locate",
     "open",
@@ -46,6 +48,7 @@ _HOMES = {
     "LakekeeperNamespace": "lancehouse.clients.lakekeeper",
     "PolarisNamespace": "lancehouse.clients.polaris",
     "UnityNamespace": "lancehouse.clients.unity",
+    "column": "lancehouse.jobs.column_functions",
     "connect": "lancehouse.named_catalogs",
     "locate": "lancehouse.lake.shortcuts",
     "open": "lancehouse.lake.shortcuts",

@@ -39,11 +39,15 @@ if TYPE_CHECKING:
 
 ROWS = "lancehouse.cli.table_rows"
 MAINTENANCE = "lancehouse.cli.table_maintenance"
+COMPUTED = "lancehouse.cli.table_columns"
 
 COMMANDS = (
+    LazyCommand("backfill", COMPUTED, "Fill computed columns of the table ID."),
     LazyCommand("cleanup", MAINTENANCE, "Remove old versions and files that only they use."),
+    LazyCommand("columns", COMPUTED, "Show the computed columns of the table ID."),
     LazyCommand("compact", MAINTENANCE, "Merge small fragments, and drop deleted rows."),
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
+    LazyCommand("errors", COMPUTED, "Show the rows for which the function of COLUMN has failed."),
     LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
     LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
@@ -46,12 +46,15 @@ class Engine(Protocol):
     def shares_memory(self) -> bool:
         """Whether one process runs all pieces, so that they can share what it holds in memory."""
 
-    def run(self, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+    def run(
+        self, pieces: Sequence[T], work: Callable[[T], Iterable[str]], resources: Mapping[str, float] | None = None
+    ) -> list[str]:
         """Return the texts that `work` makes of all pieces, in their order.
 
         Args:
             pieces: the pieces. They and `work` may be sent to other processes, so they must not hold an open table.
             work: called once for each piece, or again if an attempt fails.
+            resources: what a piece needs besides a processor, such as `{"gpu": 1}`, where the engine can assign it.
 
         Raises:
             LanceNamespaceError: what `work` raised. No piece is at work any more, unless its process was lost.
@@ -88,7 +91,12 @@ class LocalEngine:
         """Number of pieces that run at once."""
         return self._threads
 
-    def run(self, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+    def run(
+        self,
+        pieces: Sequence[T],
+        work: Callable[[T], Iterable[str]],
+        resources: Mapping[str, float] | None = None,  # noqa: ARG002 - this process has what it has
+    ) -> list[str]:
         """Return the texts that `work` makes of all pieces, in their order. See `Engine.run`.
 
         The first piece that fails ends the run: no other begins, and those at work are waited for, so that nothing is

@@ -34,6 +34,8 @@ _DYNAMIC = frozenset({"import_module", "__import__"})
 _READS_ENVIRONMENT = frozenset({"environ", "getenv"})
 _SITES = frozenset({"site-packages", "dist-packages"})
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_CODE = (*_PLAIN, tuple, frozenset, FunctionType, ModuleType, type, _lru_cache_wrapper)
+"""What counts where the state of objects does not."""
 _LONGEST_PATH = 1024
 _first_digests: dict[str, str] = {}
 """Digests of the sources of modules as this process first saw them.
@@ -106,6 +108,16 @@ def fingerprint_functions(functions: Mapping[str, Callable[..., Any]]) -> Finger
     )
 
 
+def digest_code(function: Callable[..., Any]) -> str:
+    """Return a digest of a function's code, of the code that it refers to, and of the user's own modules it imports.
+
+    Unlike a fingerprint it leaves out packages, files, the environment, and the state of objects: a cache that a
+    function fills does not change its code.
+    """
+    walk = _CodeWalker(follows_state=False)
+    return json_digest([walk.digest_object(function), sorted(walk.parts.items())])
+
+
 def package_versions() -> dict[str, str]:
     """Return the versions of Python and of all installed packages."""
     found = (package.metadata for package in distributions())
@@ -143,9 +155,14 @@ def json_digest(value: Any) -> str:
 
 
 class _CodeWalker:
-    """Follows what functions refer to, and collects parts and doubts of a fingerprint."""
+    """Follows what functions refer to, and collects parts and doubts of a fingerprint.
 
-    def __init__(self) -> None:
+    Args:
+        follows_state: whether objects count that functions refer to, besides constants and other functions.
+    """
+
+    def __init__(self, *, follows_state: bool = True) -> None:
+        self._follows_state = follows_state
         self.parts: dict[str, str] = {}
         self.doubts: list[str] = []
         self._texts: set[tuple[str, str]] = set()
@@ -212,6 +229,9 @@ class _CodeWalker:
                 self._follow_submodules(value.__name__, names)
         sent = {name: value for name, value in used.items() if is_sent or isinstance(value, _PLAIN)}
         cells = [_cell_value(cell) for cell in function.__closure__ or ()]
+        if not self._follows_state:
+            sent = {name: value for name, value in sent.items() if isinstance(value, _CODE)}
+            cells = [value for value in cells if isinstance(value, _CODE)]
         if is_sent:
             self._follow_imports(function.__code__)
             if any(value is import_module or value is __import__ for value in used.values()):
@@ -224,6 +244,8 @@ class _CodeWalker:
         if self.add_module(kind.__module__) and "<" not in kind.__qualname__:
             return bases
         inner = {name: _unwrap(value) for name, value in sorted(vars(kind).items()) if name not in _OF_CLASSES}
+        if not self._follows_state:
+            inner = {name: value for name, value in inner.items() if isinstance(value, _CODE)}
         return [bases, [[name, self.digest_object(value)] for name, value in inner.items()]]
 
     def _bytecode_parts(self, code: CodeType) -> list[Any]:

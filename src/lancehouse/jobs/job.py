@@ -55,7 +55,8 @@ FOLDER = "_lancehouse"
 RUNNING = "running"
 """Key of a job's record: it is not over yet."""
 
-_JOBS = f"{FOLDER}/jobs"
+JOBS = "jobs"
+"""Folder of the records of jobs, which are over some day; others stay with the table."""
 _JOB = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 _AT_ONCE = 16
 _ATTEMPTS = 10
@@ -154,11 +155,14 @@ class JobProgress:
         location: location of the table, which need not exist yet.
         storage_options: storage options to reach it.
         job: name of the job, the same when it is started again: letters, digits, `.`, `_` and `-`.
+        kind: folder of such records.
     """
 
     location: str
     storage_options: StorageOptions = field(default_factory=dict, repr=False)
     job: str = ""
+    kind: str = JOBS
+    """Folder of records of this kind."""
 
     def __post_init__(self) -> None:
         if not _JOB.fullmatch(self.job):
@@ -167,7 +171,7 @@ class JobProgress:
     @property
     def folder(self) -> str:
         """Folder of the records, relative to the table's location."""
-        return f"{_JOBS}/{self.job}"
+        return f"{FOLDER}/{self.kind}/{self.job}"
 
     def record(self, key: str, value: Any) -> None:
         """Record that a step is done, and its result. A second record of the same key replaces the first.
@@ -230,10 +234,13 @@ class JobProgress:
         """Return other jobs of the same table that have records and whose names start with a prefix."""
         with translate_errors(f"{self.location}/{FOLDER}", self.storage_options):
             if place := local_folder(self.location):
-                folder = place / _JOBS
+                folder = place / FOLDER / self.kind
                 names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
             else:
-                names = {path.rpartition("/")[0].rpartition("/")[2] for path in self._open_session().list(_JOBS)}
+                names = {
+                    path.rpartition("/")[0].rpartition("/")[2]
+                    for path in self._open_session().list(f"{FOLDER}/{self.kind}")
+                }
         return [replace(self, job=name) for name in sorted(names - {self.job}) if name.startswith(prefix)]
 
     def _list_records(self) -> list[str]:

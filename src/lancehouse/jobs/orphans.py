@@ -51,7 +51,7 @@ MAX_NAMES = 1000
 
 _AT_ONCE = 16
 _CANDIDATE = re.compile(
-    r"(_staging|_transactions|_deletions|_indices|_lancehouse)/.+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
+    r"(_staging|_transactions|_deletions|_indices)/.+|_lancehouse/(?!errors/).+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
     r"|_versions/\d+\.manifest-[\w-]+|(data|_versions)/(.+/)?\.tmp[^/]+"
 )
 """Files that Lance and Lancehouse write before a version references them, relative to the folder of their branch.

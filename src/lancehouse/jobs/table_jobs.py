@@ -12,8 +12,11 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels, parse_levels
+from lancehouse.jobs import columns as columns_jobs
 from lancehouse.jobs import compaction, computed_columns, index_building, ingest, merge, orphans, row_changes
 from lancehouse.jobs.address import TableAddress, TableName, get_client, list_tables
+from lancehouse.jobs.column_filling import FillOptions, FillResult
+from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
 from lancehouse.jobs.computed_columns import Function
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.jobs.index_building import BuiltIndex
@@ -107,11 +110,22 @@ class TableJobs:
         keys, write_options = check_names("on", on), parse_write_options("merge", how)
         return merge.merge(self._engine, self._address(table), source, keys, rules, write_options)
 
+    # Computed columns
+
     def add_columns(
-        self, table: TableName, columns: Mapping[str, str | Function], read_columns: Names | None = None
+        self,
+        table: TableName,
+        columns: Mapping[str, str | Function],
+        read_columns: Names | None = None,
+        *,
+        allow_changed: bool = False,
+        **how: Any,
     ) -> int:
         """Add columns that are computed from others, without rewriting existing data; return the version that this
         made.
+
+        Functions that are marked with `@lancehouse.column` define the columns, which `backfill` keeps filled; `how`
+        takes the same arguments. Other functions, and SQL, compute the columns once.
 
         After a failure the same call resumes the work if the functions are the same, including all modules of your own
         that they import, the installed packages, and the files and environment variables that the code names. Otherwise
@@ -125,7 +139,86 @@ class TableJobs:
         """
         columns = check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
         reads = some_names("read_columns", read_columns)
-        return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
+        if not any(map(is_column_function, columns.values())):
+            if how:
+                raise InvalidInputError(f"{', '.join(how)}: only for functions that @lancehouse.column has marked")
+            return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
+        if reads is not None:
+            raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
+        self.define_columns(table, columns, allow_changed=allow_changed)
+        return self.backfill(table, columns, **how).version
+
+    def define_columns(self, table: TableName, columns: Mapping[str, Any], *, allow_changed: bool = False) -> int:
+        """Define computed columns without filling them, or define them anew; return the version of the table.
+
+        Rows that another version of the function made are filled again by the next `backfill`.
+
+        Args:
+            table: id of the table.
+            columns: for each column a function or class that is marked with `@lancehouse.column`, or SQL over the row.
+            allow_changed: accept a function whose code has changed while its version has not.
+
+        Raises:
+            InvalidInputError: a column exists that is not computed or has another type, or a function has changed.
+        """
+        functions = parse_functions(columns)
+        changed = check_flag("allow_changed", allow_changed)
+        return columns_jobs.define_columns(self._engine, self._address(table), functions, allow_changed=changed)
+
+    def backfill(
+        self,
+        table: TableName,
+        columns: Names | Mapping[str, Any] | None = None,
+        where: str | None = None,
+        version: str | None = None,
+        recompute: bool = False,
+        **how: Any,
+    ) -> FillResult:
+        """Fill computed columns: rows that nobody has filled, that another version made, or whose inputs changed since.
+
+        Changed inputs are found in tables with stable row ids. After a failure the same call goes on with what is
+        computed. Only the data of the columns are written.
+
+        Args:
+            table: id of the table.
+            columns: names of computed columns, all by default; or a function for each, where the one that defines it
+                cannot be imported by its name.
+            where: fill only rows that match this condition in Lance's SQL.
+            version: fail unless this is the version that defines the columns.
+            recompute: fill all rows that `where` selects, also those that are up to date.
+            how: `on_error` is `fail`, `null` (a row that fails becomes null) or `skip` (it stays as it is);
+                `where_failed=True` fills the rows that have failed; `retries`, `retry_on` (names of exceptions) and
+                `backoff_s` repeat calls; `timeout_s` limits a call; `batch_rows` is the size of a call;
+                `checkpoint_rows` and `checkpoint_s` say how much a crash may lose; `commit_every` fragments commits
+                early; `max_concurrency` limits the calls at once; `resources={"gpu": 1}` asks Spark for executors.
+
+        Raises:
+            InvalidInputError: a function failed for a row, cannot be imported, or is not the one that defines the
+                column.
+            ConcurrentModificationError: others kept changing the same rows; the same call goes on.
+        """
+        if isinstance(columns, Mapping):
+            chosen: Sequence[str] | Mapping[str, ColumnFunction] | None = parse_functions(columns)
+        else:
+            chosen = some_names("columns", columns)
+        options = parse_fill_options(how, check_condition("where", where), check_flag("recompute", recompute))
+        named = some_text("version", version)
+        return columns_jobs.backfill(self._engine, self._address(table), chosen, options, named)
+
+    def computed_columns(self, table: TableName) -> Any:
+        """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
+        return columns_jobs.list_columns(self._address(table).to_ref())
+
+    def column_errors(self, table: TableName, column: str, columns: Names = ()) -> Any:
+        """Return the rows for which the function of a column has failed: row id, state, version and exception.
+
+        Args:
+            table: id of the table.
+            column: the computed column.
+            columns: further columns of the rows, such as their keys.
+        """
+        ref, keys = self._address(table).to_ref(), check_names("columns", columns)
+        return columns_jobs.list_errors(ref, check_text("column", column), keys)
 
     def ingest(
         self,
@@ -453,6 +546,51 @@ def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions
     if not isinstance(nullable, bool):
         raise _wrong_type("nullable", "True, or False to keep what the rows say of nulls", nullable)
     return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable)
+
+
+def parse_functions(columns: Any) -> dict[str, ColumnFunction]:
+    """Return the functions of computed columns, by their names."""
+    given = check_mapping("columns", columns, "columns and functions, such as {'embedding': Embed}")
+    return {name: ColumnFunction.of(function) for name, function in given.items()}
+
+
+_ON_ERROR = ("fail", "null", "skip")
+_FILLS = {
+    "where_failed": (bool, "True or False"),
+    "batch_rows": (int, "a number of rows"),
+    "checkpoint_rows": (int, "a number of rows"),
+    "checkpoint_s": (int | float, "seconds"),
+    "commit_every": (int, "a number of fragments"),
+    "max_concurrency": (int, "a number of calls"),
+    "retries": (int, "how often a call is repeated"),
+    "backoff_s": (int | float, "seconds"),
+    "timeout_s": (int | float, "seconds"),
+}
+
+
+def parse_fill_options(arguments: Mapping[str, Any], where: str | None, recompute: bool) -> FillOptions:
+    """Return the options of `backfill` from its keyword arguments."""
+    known = (*_FILLS, "on_error", "retry_on", "resources")
+    for name in arguments:
+        if name not in known:
+            raise InvalidInputError(f"backfill has no argument {name!r}; {suggest(name, known)}")
+    given = {name: value for name, value in arguments.items() if value is not None}
+    for name, (kind, expected) in _FILLS.items():
+        value = given.get(name, True if kind is bool else 1)
+        is_least = value >= (0 if name in ("retries", "backoff_s") else 1e-3)
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool) or not (value is False or is_least):
+            raise _wrong_type(name, expected, value)
+    if given.get("on_error", "fail") not in _ON_ERROR:
+        raise _wrong_type("on_error", f"one of {', '.join(_ON_ERROR)}", given["on_error"])
+    retried = given.pop("retry_on", ())
+    names = tuple(
+        each.__name__ if isinstance(each, type) else each
+        for each in ([retried] if isinstance(retried, str | type) else retried)
+    )
+    rules = {name: given.pop(name) for name in ("on_error", "retries", "backoff_s", "timeout_s") if name in given}
+    resources = check_mapping("resources", given.pop("resources", {}), "amounts, such as {'gpu': 1}")
+    calls = CallRules(retry_on=check_names("retry_on", names), **rules)
+    return FillOptions(where, recompute, rules=calls, resources=resources, **given)
 
 
 def _wrong_type(name: str, expected: str, value: Any) -> InvalidInputError:

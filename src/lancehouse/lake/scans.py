@@ -32,6 +32,8 @@ BATCH_BYTES = 4 << 20
 BLOB_ROWS = 64
 """Rows in a batch if one row may have many megabytes."""
 
+COMPANION = "_lancehouse_"
+"""Prefix of the companion of a computed column, which says of each row what made its value."""
 LAST_VERSION = (1 << 63) - 1
 MIN_TASK_ROWS = 1 << 16
 """Smallest number of rows that is worth a task of its own."""
@@ -110,7 +112,7 @@ class Scan:
             return int(scanner.count_rows())
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
-        columns = dataset.schema.names if self.columns is None else list(self.columns)
+        columns = _shown_columns(dataset.schema) if self.columns is None else list(self.columns)
         above = [name.partition(".")[0] for name in columns]
         fields = [dataset.schema.field(name) for name in above if name in dataset.schema.names]
         return dataset.scanner(
@@ -125,6 +127,11 @@ class Scan:
             blob_handling="all_binary",
             scan_in_order=True,
         )
+
+
+def _shown_columns(schema: pa.Schema) -> list[str]:
+    """Return all columns but those that Lancehouse keeps beside computed ones, which are read only by their names."""
+    return [name for name in schema.names if not name.startswith(COMPANION)]
 
 
 def _batch_rows(fields: Sequence[pa.Field[Any]]) -> int:

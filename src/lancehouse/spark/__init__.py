@@ -6,16 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lancehouse.jobs.column_functions import column
     from lancehouse.spark.catalog import LanceCatalog
     from lancehouse.spark.engine import SparkEngine
     from lancehouse.spark.session import local
     from lancehouse.spark.sql import sql_config
 
-__all__ = ["LanceCatalog", "SparkEngine", "local", "sql_config"]
+__all__ = ["LanceCatalog", "SparkEngine", "column", "local", "sql_config"]
 
 _HOMES = {
     "LanceCatalog": "lancehouse.spark.catalog",
     "SparkEngine": "lancehouse.spark.engine",
+    "column": "lancehouse.jobs.column_functions",
     "local": "lancehouse.spark.session",
     "sql_config": "lancehouse.spark.sql",
 }

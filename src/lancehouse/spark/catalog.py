@@ -185,6 +185,20 @@ class LanceCatalog(TableJobs):
             selector=VersionSelector(version, tag, as_of),
         )
 
+    def computed_columns(self, table: TableName) -> DataFrame:
+        """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
+        return self.spark.createDataFrame(super().computed_columns(table))
+
+    def column_errors(self, table: TableName, column: str, columns: Names = ()) -> DataFrame:
+        """Return the rows for which the function of a column has failed: row id, state, version and exception.
+
+        Args:
+            table: id of the table.
+            column: the computed column.
+            columns: further columns of the rows, such as their keys.
+        """
+        return self.spark.createDataFrame(super().column_errors(table, column, columns))
+
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""
         return listing.history(self.spark, self._address(table))

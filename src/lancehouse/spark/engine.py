@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
@@ -54,10 +55,12 @@ class SparkEngine:
         """Number of tasks that run at once."""
         return parallelism(self.spark)
 
-    def run(self, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+    def run(
+        self, pieces: Sequence[T], work: Callable[[T], Iterable[str]], resources: Mapping[str, float] | None = None
+    ) -> list[str]:
         """Return the texts that `work` makes of all pieces. See `lancehouse.jobs.engine.Engine`."""
         with translate_task_errors():
-            return collect_results(self.spark, pieces, work)
+            return collect_results(self.spark, pieces, work, resources)
 
 
 # Tasks
@@ -72,7 +75,11 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def run_in_tasks(
-    spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Batches], schema: StructType
+    spark: SparkSession,
+    pieces: Sequence[T],
+    work: Callable[[T], Batches],
+    schema: StructType,
+    resources: Mapping[str, float] | None = None,
 ) -> DataFrame:
     """Return a DataFrame of the batches that `work` yields for all pieces, each in a task of its own.
 
@@ -81,6 +88,7 @@ def run_in_tasks(
         pieces: the pieces of work. They and `work` are sent to executors, so they must not hold an open table.
         work: called in the task with its piece.
         schema: Spark schema of the batches.
+        resources: what a task needs of its executor besides a core.
     """
 
     def run(numbers: Batches) -> Batches:
@@ -88,14 +96,29 @@ def run_in_tasks(
             for number in batch.column(0).to_numpy():
                 yield from work(pieces[number])
 
-    return spark.range(0, len(pieces), 1, max(len(pieces), 1)).mapInArrow(run, schema)
+    numbers = spark.range(0, len(pieces), 1, max(len(pieces), 1))
+    return numbers.mapInArrow(run, schema, profile=_resource_profile(resources) if resources else None)
 
 
-def collect_results(spark: SparkSession, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
+def _resource_profile(resources: Mapping[str, float]) -> ResourceProfile:
+    requests = TaskResourceRequests().cpus(1)
+    for name, amount in resources.items():
+        requests = requests.resource(name, amount)
+    return ResourceProfileBuilder().require(requests).build
+
+
+def collect_results(
+    spark: SparkSession,
+    pieces: Sequence[T],
+    work: Callable[[T], Iterable[str]],
+    resources: Mapping[str, float] | None = None,
+) -> list[str]:
     """Return the texts that `work` makes of all pieces, each in a task of its own."""
     if not pieces:
         return []
-    return collect_texts(run_in_tasks(spark, pieces, lambda piece: to_result_batches(work(piece)), RESULT_STRUCT))
+    return collect_texts(
+        run_in_tasks(spark, pieces, lambda piece: to_result_batches(work(piece)), RESULT_STRUCT, resources)
+    )
 
 
 def to_result_batches(values: Iterable[str]) -> Batches:

@@ -1,0 +1,130 @@
+"""`lancehouse table columns`, `backfill` and `errors`: computed columns."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lancehouse.cli.local_spark import JobWork, with_values, with_work
+from lancehouse.cli.options import parse_properties, with_table
+from lancehouse.cli.output import OutputColumn, format_count
+from lancehouse.cli.table_maintenance import MaintenanceScope, check_table
+
+COLUMNS = (
+    OutputColumn("column", "Column"),
+    OutputColumn("function", "Function"),
+    OutputColumn("version", "Version"),
+    OutputColumn("inputs", "Inputs"),
+    OutputColumn("filled", "Filled", is_number=True),
+    OutputColumn("missing", "Missing", is_number=True),
+    OutputColumn("failed", "Failed", is_number=True),
+)
+ERRORS = (
+    OutputColumn("_rowid", "Row id", is_number=True),
+    OutputColumn("state", "State"),
+    OutputColumn("version", "Version"),
+    OutputColumn("exception", "Exception"),
+)
+
+
+@click.command()
+@with_table
+@with_work
+def columns(table: tuple[str, ...], work: JobWork) -> None:
+    """Show the computed columns of the table ID.
+
+    How many rows are filled by the version that defines the column, missing, or failed.
+    """
+    from lancehouse.jobs.columns import list_columns
+    from lancehouse.lake.dataset import TableRef
+
+    rows = list_columns(TableRef.in_namespace(work.connect_client(), table)).to_pylist()
+    shown = [{**row, "inputs": ", ".join(row["inputs"])} for row in rows]
+    name = work.format_id(table)
+    work.app.output.table(COLUMNS, shown, {"table": name}, f"{name}: {format_count(len(rows), 'computed column')}")
+
+
+@click.command()
+@with_table
+@click.argument("column")
+@click.option("--column", "keys", metavar="NAME", multiple=True, help="Show this column of the rows too. Repeatable.")
+@with_work
+def errors(table: tuple[str, ...], column: str, keys: tuple[str, ...], work: JobWork) -> None:
+    """Show the rows for which the function of COLUMN has failed."""
+    from lancehouse.jobs.columns import list_errors
+    from lancehouse.lake.dataset import TableRef
+
+    rows = list_errors(TableRef.in_namespace(work.connect_client(), table), column, keys).to_pylist()
+    shown = [ERRORS[0], *(OutputColumn(key, key) for key in keys), *ERRORS[1:]]
+    words = f"{work.format_id(table)}: {format_count(len(rows), 'row')} without {column}"
+    work.app.output.table(shown, rows, {"table": work.format_id(table), "column": column}, words)
+
+
+@click.command()
+@with_table
+@click.option("--column", "names", metavar="NAME", multiple=True, help="Fill only this column. Repeatable.")
+@click.option(
+    "--define",
+    metavar="NAME=MODULE:FUNCTION",
+    multiple=True,
+    callback=parse_properties,
+    help="Define a column first, or define it anew. Repeatable.",
+)
+@click.option("--where", metavar="SQL", help="Fill only rows that match.")
+@click.option("--recompute", is_flag=True, help="Fill rows that are up to date, too.")
+@click.option("--failed", "where_failed", is_flag=True, help="Fill only rows for which the function has failed.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "null", "skip"]),
+    default="fail",
+    show_default=True,
+    help="End, set the row to null, or leave it as it is.",
+)
+@click.option("--allow-changed", is_flag=True, help="Take a function whose code has changed, but not its version.")
+@click.option(
+    "--modules",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    help="Folder of the modules of functions; default: the current one.",
+)
+@with_values("--param", "batch_rows=N, commit_every=N, max_concurrency=N, retries=N, timeout_s=N, …")
+@with_work
+def backfill(
+    table: tuple[str, ...],
+    names: tuple[str, ...],
+    define: dict[str, str],
+    where: str | None,
+    allow_changed: bool,
+    modules: Path,
+    params: dict[str, Any],
+    work: JobWork,
+    **how: Any,
+) -> None:
+    """Fill computed columns of the table ID.
+
+    Rows that nobody has filled, that another version of the function made, or whose inputs changed since. After a
+    failure the same command goes on.
+    """
+    check_table(work, table)
+    folder = str(modules.resolve())
+    sys.path.insert(0, folder)
+    # For the processes that Spark starts.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    scope = MaintenanceScope(table, ())
+    with work.start_jobs(f"filling {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
+        if define:
+            catalog.define_columns(table, _load_functions(define), allow_changed=allow_changed)
+        result = catalog.backfill(table, names or None, where, **{**how, **params})
+    work.app.output.record("", {"table": work.format_id(table), **asdict(result)})
+
+
+def _load_functions(named: Mapping[str, str]) -> dict[str, Any]:
+    from lancehouse.jobs.column_functions import ColumnFunction
+
+    return {column: ColumnFunction.load(name).target for column, name in named.items()}

@@ -1,0 +1,826 @@
+"""Fill computed columns: the rows that nobody has filled, that another version made, or whose inputs changed since.
+
+Only the data of the column are written: each fragment gets a new file with the column and its companion, in which rows
+that need no new value keep the one that they have. What is computed is recorded below the table's location, a number of
+rows at a time, so that the same call goes on after a crash. A commit that meets another change is made again with the
+same files; nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from itertools import chain, pairwise
+from typing import Any, Self
+from uuid import uuid4
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.file import LanceFileReader
+from lance.fragment import DataFile, FragmentMetadata
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
+
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.column_functions import (
+    COMPANION_TYPE,
+    FAILED,
+    FILLED,
+    SKIPPED,
+    CallRules,
+    ColumnFunction,
+    FunctionCaller,
+    companion_name,
+    definitions,
+)
+from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.fingerprints import json_digest
+from lancehouse.jobs.job import Job, JobProgress
+from lancehouse.lake.chunked_scan import has_blobs
+from lancehouse.lake.commits import (
+    FileLayout,
+    NewFragment,
+    TableLocation,
+    commit,
+    discard_fragments,
+    find_lost_fragments,
+    locate_table,
+    parse_new_fragments,
+    write_uncommitted,
+)
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.scans import VersionSelector, empty_dataset
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+"""How often a commit is tried over changes of others, and how often fragments that came meanwhile are filled."""
+TASKS_EACH = 4
+"""Number of pieces for each that runs at once: some fragments take longer than others."""
+LEAST_BETWEEN_S = 1.0
+"""Checkpoints of a fast function are at least this far apart: what a second computes is not worth a file."""
+MOST_PENDING = 128 << 20
+"""Bytes of values that are held in memory for the next checkpoint."""
+START = "start"
+"""Key of a job's record: the version of the table when the job began."""
+OFFSET_BITS = 32
+"""A row's address is its fragment's id, and in the lower bits its position there."""
+LEAST_SPLIT = 50_000
+"""Fewest rows of a fragment that are worth a piece of their own."""
+UPDATED = "_row_last_updated_at_version"
+"""Lance's column with the version that last changed a row, where the table has stable row ids."""
+GONE = -2
+"""Lance's field id of a column in a file that another file has instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillOptions:
+    """Which rows are filled, and how."""
+
+    where: str | None = None
+    recompute: bool = False
+    """Fill all rows that `where` selects, also those that are up to date."""
+    where_failed: bool = False
+    """Fill only rows for which the function has failed."""
+    batch_rows: int = 4096
+    """Most rows of one call."""
+    checkpoint_rows: int = 10_000
+    checkpoint_s: float = 60.0
+    commit_every: int | None = None
+    """Commit after this many fragments; by default once, at the end."""
+    max_concurrency: int | None = None
+    """Most calls at once, in the whole job."""
+    rules: CallRules = field(default_factory=CallRules)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What a task needs of an executor, such as `{"gpu": 1}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillResult:
+    """What was filled."""
+
+    version: int
+    """The version that the last commit made, or the latest one if there was nothing to do."""
+    filled: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    """Time that the functions took, of all tasks together."""
+
+    def __add__(self, other: Self) -> FillResult:
+        counts = (self.filled + other.filled, self.failed + other.failed, self.skipped + other.skipped)
+        return FillResult(max(self.version, other.version), *counts, self.seconds + other.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """One column that is filled at one version of a table; can be sent to other processes."""
+
+    name: str
+    dtype: pa.DataType
+    function: ColumnFunction
+    inputs: tuple[str, ...]
+    """Names of the inputs now; they may have been renamed since the column was defined."""
+    input_ids: tuple[int, ...]
+    own_ids: Mapping[int, int]
+    """Field ids of the column and its companion, by those that they have in a file of their own."""
+    options: FillOptions
+    start: int
+    """Version of the table when the job began."""
+    stable: bool
+    """Whether the table has stable row ids, by which changes of rows are found."""
+    storage_version: str
+
+    @property
+    def companion(self) -> str:
+        """Name of the companion."""
+        return companion_name(self.name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the files that are written."""
+        return pa.schema([pa.field(self.name, self.dtype), pa.field(self.companion, COMPANION_TYPE)])
+
+    @property
+    def condition(self) -> str:
+        """Which rows need a value, in Lance's SQL."""
+        made, options = f"`{self.companion}`", self.options
+        if options.recompute:
+            # Not those that this job has filled already, before a commit or a crash.
+            wanted = f"({made}.version IS NULL OR {made}.at < {self.start})"
+        elif options.where_failed:
+            wanted = f"{made}.state IN ('{FAILED}', '{SKIPPED}')"
+            wanted += f" AND {made}.at < {self.start}"
+        else:
+            version = self.function.version.replace("'", "''")
+            wanted = f"({made}.version IS NULL OR {made}.version <> '{version}'"
+            wanted += f" OR _row_last_updated_at_version > {made}.at)" if self.stable else ")"
+        return wanted if options.where is None else f"({options.where}) AND {wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedValues:
+    """Values that were computed and written to a file that no version references yet; can be converted to JSON."""
+
+    fragment: int
+    inputs: str
+    """Digest of the files that held the inputs: where they are the same, so are the inputs."""
+    at: int
+    """Version of the table that was read."""
+    piece: NewFragment
+    ranges: tuple[tuple[int, int, int], ...]
+    """Row ids, positions in the file, and lengths of runs of both."""
+    base: str | None
+    """For a file with all rows of the fragment, which can be committed: a digest of the files that it replaces."""
+    result: FillResult
+    errors: tuple[tuple[int, str], ...] = ()
+    """Row ids and exceptions."""
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(astuple(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse what `to_json` returned."""
+        *start, ranges, base, result, errors = json.loads(text)
+        return cls(*start, _to_tuples(ranges), base, FillResult(*result), _to_tuples(errors))
+
+
+def _to_tuples(rows: list[list[Any]]) -> Any:
+    return tuple(map(tuple, rows))
+
+
+def fill_column(
+    engine: Engine, address: TableAddress, name: str, function: ColumnFunction, options: FillOptions
+) -> FillResult:
+    """Fill a column that is defined by this function.
+
+    Raises:
+        InvalidInputError: the function failed for a row, and `on_error` does not allow that.
+        ConcurrentModificationError: others kept changing the table, so that all attempts failed.
+    """
+    selection = [options.where, options.recompute, options.where_failed]
+    job = Job(address, f"fill-{json_digest([name, function.version, function.digest, selection])}")
+    table, progress = address.to_ref(), job.progress()
+    records = progress.read_records()
+    start = records.pop(START, None)
+    if not isinstance(start, int):
+        start = int(table.open().version)
+        progress.record(START, start)
+    known = _find_values(records.values(), job.write_location())
+    total, done, lost = FillResult(0), set[int](), list[ComputedValues]()
+    for _ in range(ATTEMPTS):
+        pinned = PinnedVersion.resolve(address, VersionSelector())
+        _, dataset = pinned.open()
+        total = replace(total, version=max(total.version, pinned.version))
+        fragments = [each.fragment_id for each in dataset.get_fragments() if each.fragment_id not in done]
+        if not fragments:
+            break
+        plan = plan_column(table, dataset, name, function, options, start)
+        known, lost = [*known, *lost], []
+        known += _compute_ranges(engine, job, pinned, plan, known, fragments)
+        for group in _in_groups(fragments, options.commit_every or len(fragments)):
+            computed = _compute_fragments(engine, job, pinned, plan, known, group)
+            version, landed = _commit_values(table, plan, computed)
+            lost += [each for each in computed if each not in landed]
+            total = sum((replace(each.result, version=version) for each in landed), start=total)
+            done |= set(group) - {each.fragment for each in lost}
+            _keep_errors(job, name, function.version, landed)
+    if lost:
+        raise ConcurrentModificationError(
+            f"{address}: others kept changing the rows of column {name}; what is computed is kept: try again"
+        )
+    _remove_checkpoints(job)
+    return total
+
+
+def plan_column(
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    name: str,
+    function: ColumnFunction,
+    options: FillOptions,
+    start: int,
+) -> ColumnPlan:
+    """Return how a column is filled at one version of the table.
+
+    Raises:
+        ConcurrentModificationError: the column was dropped, or defined anew, since the job began.
+        InvalidInputError: an input was dropped.
+    """
+    definition = definitions(dataset.schema).get(name)
+    if definition is None or not definition.matches(function):
+        raise ConcurrentModificationError(f"{table}: column {name} was defined anew meanwhile; fill it again")
+    fields = {each.id(): each for each in dataset.lance_schema.fields()}
+    if dropped := [known for number, known in definition.inputs if number not in fields]:
+        raise InvalidInputError(f"{table}: column {name} is computed from {', '.join(dropped)}, which was dropped")
+    dtype = dataset.schema.field(name).type
+    own = [dataset.schema.field(each) for each in (name, companion_name(name))]
+    by_name = {each.name(): each for each in fields.values()}
+    alone = empty_dataset(pa.schema(own), dataset.data_storage_version).lance_schema.fields()
+    ids = dict(pair for each in alone for pair in _pair_ids(each, by_name[each.name()]))
+    return ColumnPlan(
+        name,
+        dtype,
+        function,
+        tuple(fields[number].name() for number, _ in definition.inputs),
+        # SQL may read any column.
+        tuple(number for number, _ in definition.inputs) or tuple(sorted(fields.keys() - ids.values())),
+        ids,
+        options,
+        start,
+        dataset.has_stable_row_ids,
+        dataset.data_storage_version,
+    )
+
+
+def _pair_ids(one: Any, other: Any) -> Iterator[tuple[int, int]]:
+    yield one.id(), other.id()
+    for each, same in zip(one.children(), other.children(), strict=True):
+        yield from _pair_ids(each, same)
+
+
+def _in_groups(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    yield from (items[first : first + size] for first in range(0, len(items), size))
+
+
+def _find_values(records: Iterable[Any], at: TableLocation) -> list[ComputedValues]:
+    """Return what an earlier call has computed, as far as its files still exist."""
+    found = [ComputedValues.from_json(each) for each in records if isinstance(each, str)]
+    lost = find_lost_fragments({each.piece for each in found}, at)
+    return [each for each in found if each.piece not in lost]
+
+
+# Computing, in the processes that the engine chooses
+
+
+def _compute_fragments(
+    engine: Engine,
+    job: Job,
+    pinned: PinnedVersion,
+    plan: ColumnPlan,
+    known: Sequence[ComputedValues],
+    fragments: Sequence[int],
+) -> list[ComputedValues]:
+    """Compute what is missing in some fragments, and write a file for each that needs one."""
+
+    def work(fragments: Sequence[int]) -> Iterator[str]:
+        for fragment in fragments:
+            computed = FragmentFiller(job, pinned, plan, known, fragment).fill()
+            if computed is not None:
+                yield computed.to_json()
+
+    tasks = min(len(fragments), plan.options.max_concurrency or engine.parallelism * TASKS_EACH)
+    texts = engine.run([fragments[each::tasks] for each in range(tasks)], work, plan.options.resources)
+    return list(map(ComputedValues.from_json, texts))
+
+
+def _compute_ranges(
+    engine: Engine,
+    job: Job,
+    pinned: PinnedVersion,
+    plan: ColumnPlan,
+    known: Sequence[ComputedValues],
+    fragments: Sequence[int],
+) -> list[ComputedValues]:
+    """Compute the values of a few large fragments in more pieces than there are fragments, as checkpoints."""
+    at_once = min(engine.parallelism, plan.options.max_concurrency or engine.parallelism)
+    if len(fragments) >= at_once:
+        return []
+    _, dataset = pinned.open()
+    rows = {each: int(dataset.get_fragment(each).physical_rows) for each in fragments}
+    size = max(-(-sum(rows.values()) // at_once), LEAST_SPLIT)
+    pieces = [
+        (fragment, range(first, min(first + size, count)))
+        for fragment, count in rows.items()
+        for first in range(0, count, size)
+        if count > size
+    ]
+
+    def work(piece: tuple[int, range]) -> Iterator[str]:
+        fragment, offsets = piece
+        for computed in FragmentFiller(job, pinned, plan, known, fragment, offsets).checkpoint_all():
+            yield computed.to_json()
+
+    return list(map(ComputedValues.from_json, engine.run(pieces, work, plan.options.resources)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Values of some rows of a fragment, in the order of their positions."""
+
+    row_ids: Any
+    offsets: Any
+    columns: pa.RecordBatch
+    """The column and its companion."""
+    errors: tuple[tuple[int, str], ...] = ()
+    seconds: float = 0.0
+
+
+class FragmentFiller:
+    """Fills one fragment, or computes the values of a range of its rows."""
+
+    def __init__(
+        self,
+        job: Job,
+        pinned: PinnedVersion,
+        plan: ColumnPlan,
+        known: Sequence[ComputedValues],
+        fragment: int,
+        offsets: range | None = None,
+    ) -> None:
+        self._job, self._plan, self._at, self._id, self._offsets = job, plan, pinned.version, fragment, offsets
+        self._table, self._dataset = pinned.open()
+        self._fragment = self._dataset.get_fragment(fragment)
+        self._metadata = self._fragment.metadata
+        self._inputs = _digest_files(self._metadata, plan.input_ids)
+        self._base = _digest_files(self._metadata, plan.own_ids.values())
+        self._has_values = not _field_ids(self._metadata).isdisjoint(plan.own_ids.values())
+        self._known = known
+        self._caller = FunctionCaller(plan.function, plan.dtype, plan.options.rules)
+        self._pending: list[_Batch] = []
+        self._saved_s = time.monotonic()
+
+    def fill(self) -> ComputedValues | None:
+        """Write a file with all values of the fragment; None if all rows have the right values already."""
+        for each in self._known:
+            if each.base == self._base and (each.fragment, each.inputs) == (self._id, self._inputs):
+                return each
+        batches = self._compute()
+        first = next(batches, None)
+        if first is None:
+            return None
+        summary = _Summary()
+        columns = self._overlay(summary.watch(chain([first], batches)))
+        return self._write(columns, self._metadata.physical_rows, summary, self._base)
+
+    def checkpoint_all(self) -> Iterator[ComputedValues]:
+        """Compute all values, and write them as checkpoints."""
+        for _ in self._compute():
+            if self._is_checkpoint_due():
+                yield self._flush()
+        if self._pending:
+            yield self._flush()
+
+    # Reading
+
+    def _compute(self) -> Iterator[_Batch]:
+        """Yield the values of the rows that need one, in order, some from checkpoints."""
+        resumed = _ResumedValues(self._table, self._job.write_location(), self._plan, self._usable_values())
+        first_address = 0
+        if resumed:
+            # The inputs of rows whose values are known are not read, as far as they come before all others.
+            rows = self._scan([], 0).to_table().combine_chunks()
+            is_known = resumed.contains(rows)
+            unknown = np.flatnonzero(~is_known)
+            end = int(unknown[0]) if len(unknown) else len(rows)
+            for first in range(0, end, self._plan.options.batch_rows):
+                yield resumed.read(rows.slice(first, min(self._plan.options.batch_rows, end - first)))
+            if end == len(rows):
+                return
+            first_address = int(rows["_rowaddr"][end].as_py())
+        for batch in self._scan(self._columns(), first_address).to_batches():
+            yield self._resolve(batch, resumed)
+
+    def _resolve(self, batch: pa.RecordBatch, resumed: _ResumedValues) -> _Batch:
+        """Return the values of a batch of rows: those that are known, and the others from the function."""
+        rows = pa.Table.from_batches([batch])
+        is_known = resumed.contains(rows)
+        if not is_known.any():
+            return self._call(batch)
+        if is_known.all():
+            return resumed.read(rows)
+        known, wanted = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+        found, made = resumed.read(rows.take(pa.array(known))), self._call(batch.take(pa.array(wanted)))
+        order = pa.array(np.argsort(np.concatenate([known, wanted])))
+        columns = pa.Table.from_batches([found.columns, made.columns]).take(order).combine_chunks().to_batches()[0]
+        return _Batch(*_row_ids_and_offsets(batch), columns, made.errors, made.seconds)
+
+    def _columns(self) -> list[str] | dict[str, str]:
+        function = self._plan.function
+        if function.sql is not None:
+            return {"value": function.sql}
+        fields = [self._dataset.schema.field(name) for name in self._plan.inputs]
+        return [each.name for each in fields if function.blobs == "bytes" or not has_blobs(each)]
+
+    def _scan(self, columns: list[str] | dict[str, str], first_address: int) -> lance.LanceScanner:
+        options = self._plan.options
+        conditions = (
+            [self._plan.condition] if self._has_values or options.where is not None or options.where_failed else []
+        )
+        if first_address:
+            conditions.append(f"_rowaddr >= {first_address}")
+        if self._offsets is not None:
+            above = self._id << OFFSET_BITS
+            conditions.append(f"_rowaddr >= {above + self._offsets.start} AND _rowaddr < {above + self._offsets.stop}")
+        more = [UPDATED] if self._plan.stable else []
+        with translate_errors(self._table, self._table.storage_options):
+            return self._dataset.scanner(
+                columns={**columns, **{each: each for each in more}} if isinstance(columns, dict) else columns + more,
+                filter=" AND ".join(f"({each})" for each in conditions) or None,
+                with_row_id=True,
+                with_row_address=True,
+                fragments=[self._fragment],
+                batch_size=self._plan.options.batch_rows,
+                strict_batch_size=True,
+                blob_handling="all_binary",
+                scan_in_order=True,
+            )
+
+    def _call(self, batch: pa.RecordBatch) -> _Batch:
+        """Compute the values of a batch."""
+        row_ids, offsets = _row_ids_and_offsets(batch)
+        begun = time.monotonic()
+        if self._plan.function.sql is not None:
+            values, failures = batch.column("value").cast(self._plan.dtype), ()
+        else:
+            computed = self._caller.compute(self._arguments(batch), lambda position: f"row id {row_ids[position]}")
+            values, failures = computed.array, computed.errors
+        state = SKIPPED if self._plan.options.rules.on_error == "skip" else FAILED
+        states = np.full(len(row_ids), FILLED, object)
+        states[[each.position for each in failures]] = state
+        companion = pa.StructArray.from_arrays(
+            [
+                pa.repeat(pa.scalar(self._plan.function.version), len(row_ids)),
+                pa.array(states, pa.string()),
+                pa.repeat(pa.scalar(self._at, pa.int64()), len(row_ids)),
+            ],
+            fields=list(COMPANION_TYPE),
+        )
+        columns = pa.RecordBatch.from_arrays([values, companion], schema=self._plan.schema)
+        errors = tuple((int(row_ids[each.position]), each.exception) for each in failures)
+        made = _Batch(row_ids, offsets, columns, errors, time.monotonic() - begun)
+        self._pending.append(made)
+        return made
+
+    def _arguments(self, batch: pa.RecordBatch) -> list[Any]:
+        function = self._plan.function
+        arguments: list[Any] = []
+        for name in self._plan.inputs:
+            if function.blobs == "file" and has_blobs(self._dataset.schema.field(name)):
+                arguments.append(self._dataset.take_blobs(name, ids=batch.column("_rowid").to_pylist()))
+            else:
+                arguments.append(batch.column(name))
+        return arguments
+
+    def _usable_values(self) -> list[ComputedValues]:
+        """Return what was computed of the same inputs; with stable row ids, rows are followed to other fragments."""
+        return [
+            each
+            for each in self._known
+            if self._plan.stable or (each.fragment, each.inputs) == (self._id, self._inputs)
+        ]
+
+    # Writing
+
+    def _overlay(self, batches: Iterable[_Batch]) -> Iterator[pa.RecordBatch]:
+        """Yield the values of all rows of the fragment, deleted ones included, with the new ones in their places."""
+        old = _OldValues(self._fragment, self._plan, is_empty=not self._has_values)
+        position = 0
+        for batch in batches:
+            first, last = int(batch.offsets[0]), int(batch.offsets[-1])
+            yield from old.read(first - position)
+            rows = last + 1 - first
+            if rows == len(batch.offsets) and not _keeps_old(batch):
+                old.skip(rows)
+                yield batch.columns
+            else:
+                yield _place(pa.Table.from_batches(old.read(rows), self._plan.schema), batch, first)
+            position = last + 1
+            if self._is_checkpoint_due():
+                self._flush()
+        yield from old.read(self._metadata.physical_rows - position)
+
+    def _is_checkpoint_due(self) -> bool:
+        rows, elapsed_s = sum(len(each.row_ids) for each in self._pending), time.monotonic() - self._saved_s
+        options = self._plan.options
+        if not rows or elapsed_s >= options.checkpoint_s:
+            return bool(rows)
+        is_large = sum(each.columns.nbytes for each in self._pending) >= MOST_PENDING
+        return rows >= options.checkpoint_rows and (elapsed_s >= LEAST_BETWEEN_S or is_large)
+
+    def _flush(self) -> ComputedValues:
+        """Write what was computed since the last checkpoint to a file of its own."""
+        batches, self._pending = self._pending, []
+        summary = _Summary()
+        columns = [each.columns for each in summary.watch(batches, in_order=True)]
+        made = self._write(columns, sum(map(len, columns)), summary, None)
+        self._saved_s = time.monotonic()
+        return made
+
+    def _write(
+        self, columns: Iterable[pa.RecordBatch], rows: int, summary: _Summary, base: str | None
+    ) -> ComputedValues:
+        """Write and record a file; it holds all rows of the fragment if `base` is given."""
+        reader = pa.RecordBatchReader.from_batches(self._plan.schema, iter(columns))
+        # As if it were a table of its own: appending these columns alone is refused where others are not nullable.
+        layout = FileLayout(max_rows_per_file=max(rows, 1), data_storage_version=self._plan.storage_version)
+        location = self._job.write_location()
+        [piece] = write_uncommitted(self._table, location, reader, mode="overwrite", layout=layout)
+        made = ComputedValues(
+            self._id, self._inputs, self._at, piece, tuple(summary.ranges), base, summary.result, tuple(summary.errors)
+        )
+        self._job.progress().record(uuid4().hex, made.to_json())
+        return made
+
+
+class _Summary:
+    """What passes by: rows and their positions, errors, counts."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int, int]] = []
+        self.errors: list[tuple[int, str]] = []
+        self.result = FillResult(0)
+
+    def watch(self, batches: Iterable[_Batch], *, in_order: bool = False) -> Iterator[_Batch]:
+        """Yield the batches; their rows lie at their offsets in the file, or one after the other if `in_order`."""
+        position = 0
+        for batch in batches:
+            places = np.arange(position, position + len(batch.row_ids)) if in_order else batch.offsets
+            position += len(batch.row_ids)
+            self.ranges += _find_runs(batch.row_ids, places)
+            self.errors += batch.errors
+            states = batch.columns.column(1).field("state")
+            counts = {each["values"]: each["counts"] for each in states.value_counts().to_pylist()}
+            self.result += FillResult(0, *(counts.get(each, 0) for each in (FILLED, FAILED, SKIPPED)), batch.seconds)
+            yield batch
+
+
+def _find_runs(row_ids: Any, places: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield runs in which both grow by one: their first row id and place, and their length."""
+    breaks = np.flatnonzero((np.diff(row_ids.astype(np.int64)) != 1) | (np.diff(places.astype(np.int64)) != 1)) + 1
+    for first, last in pairwise([0, *breaks.tolist(), len(row_ids)]):
+        yield int(row_ids[first]), int(places[first]), int(last - first)
+
+
+def _keeps_old(batch: _Batch) -> bool:
+    return bool(pc.any(pc.equal(batch.columns.column(1).field("state"), SKIPPED)).as_py())
+
+
+def _place(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
+    """Return a range of rows with new values in their places; rows that are skipped keep their old value."""
+    count = len(old)
+    both = pa.concat_tables([old, pa.Table.from_batches([batch.columns])])
+    places = np.arange(count)
+    new = np.arange(count, count + len(batch.offsets))
+    places[batch.offsets - first] = new
+    made = both.column(1).combine_chunks().take(pa.array(places))
+    is_skipped = pc.equal(batch.columns.column(1).field("state"), SKIPPED).to_numpy(zero_copy_only=False)
+    places[(batch.offsets - first)[is_skipped]] = (batch.offsets - first)[is_skipped]
+    values = both.column(0).combine_chunks().take(pa.array(places))
+    return pa.RecordBatch.from_arrays([values, made], schema=old.schema)
+
+
+class _OldValues:
+    """The values that a fragment has, read in order; nulls where it has none."""
+
+    def __init__(self, fragment: lance.LanceFragment, plan: ColumnPlan, *, is_empty: bool) -> None:
+        self._plan = plan
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._skipped = 0
+        self._rest = pa.RecordBatch.from_pylist([], plan.schema)
+        if not is_empty:
+            scanner = fragment.scanner(
+                columns=[plan.name, plan.companion],
+                batch_size=plan.options.batch_rows,
+                with_row_id=True,  # Lance includes deleted rows only with their ids, which are null
+                include_deleted_rows=True,
+            )
+            self._batches = (each.select(plan.schema.names) for each in scanner.to_batches())
+
+    def skip(self, rows: int) -> None:
+        """Pass over rows; they are read only if others follow that are needed."""
+        self._skipped += rows
+
+    def read(self, rows: int) -> list[pa.RecordBatch]:
+        """Return the next rows."""
+        if self._batches is None:
+            return [_no_values(self._plan.schema, rows)] if rows else []
+        if rows:
+            skipped, self._skipped = self._skipped, 0
+            list(self._take(skipped))
+        return list(self._take(rows))
+
+    def _take(self, rows: int) -> Iterator[pa.RecordBatch]:
+        assert self._batches is not None
+        while rows:
+            if not self._rest.num_rows:
+                batch = next(self._batches)
+                # A companion that is null as a whole cannot be written to files of version 2.0.
+                self._rest = pa.RecordBatch.from_arrays(
+                    [batch.column(0), _without_null_structs(batch.column(1))], schema=self._plan.schema
+                )
+            part = self._rest.slice(0, rows)
+            self._rest = self._rest.slice(part.num_rows)
+            rows -= part.num_rows
+            yield part
+
+
+def _no_values(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    companion = pa.StructArray.from_arrays(
+        [pa.nulls(rows, each.type) for each in COMPANION_TYPE], fields=list(COMPANION_TYPE)
+    )
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, schema.field(0).type), companion], schema=schema)
+
+
+def _without_null_structs(array: pa.StructArray) -> pa.StructArray:
+    if not array.null_count:
+        return array
+    return pa.StructArray.from_arrays(array.flatten(), fields=list(COMPANION_TYPE))
+
+
+class _ResumedValues:
+    """Values that are in files already, by row id."""
+
+    def __init__(self, table: TableRef, at: TableLocation, plan: ColumnPlan, values: Sequence[ComputedValues]) -> None:
+        self._table, self._at, self._plan = table, at, plan
+        self._values = values
+        runs = [(*run, number) for number, each in enumerate(values) for run in each.ranges]
+        empty = np.empty(0, np.uint64)
+        self._row_ids = np.concatenate([empty, *(np.arange(r, r + n, dtype=np.uint64) for r, _, n, _ in runs)])
+        self._places = np.concatenate([empty, *(np.arange(p, p + n, dtype=np.uint64) for _, p, n, _ in runs)])
+        self._files = np.concatenate([empty, *(np.full(n, k, np.uint64) for _, _, n, k in runs)])
+        self._versions = np.array([each.at for each in values], np.int64)
+        order = np.argsort(self._row_ids, kind="stable")
+        self._row_ids, self._places, self._files = (each[order] for each in (self._row_ids, self._places, self._files))
+
+    def __bool__(self) -> bool:
+        return bool(len(self._row_ids))
+
+    def contains(self, rows: pa.Table) -> Any:
+        """Return for each row whether its value is known, and computed of inputs that are still the same."""
+        row_ids = rows["_rowid"].to_numpy().astype(np.uint64)
+        if not len(self._row_ids):
+            return np.zeros(len(row_ids), bool)
+        found = self._find(row_ids)
+        is_known = self._row_ids[found] == row_ids
+        if self._plan.stable:
+            is_known &= rows[UPDATED].to_numpy().astype(np.int64) <= self._versions[self._files[found].astype(np.int64)]
+        return is_known
+
+    def read(self, rows: pa.Table) -> _Batch:
+        """Return the values of rows that are known."""
+        row_ids, offsets = _row_ids_and_offsets(rows)
+        found = self._find(row_ids.astype(np.uint64))
+        parts, order = [], []
+        for number in np.unique(self._files[found]):
+            chosen = np.flatnonzero(self._files[found] == number)
+            places = self._places[found[chosen]].astype(np.int64)
+            by_place = np.argsort(places, kind="stable")
+            parts.append(self._read_file(int(number), places[by_place]))
+            order.append(chosen[by_place])
+        columns = pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(order)))).combine_chunks()
+        return _Batch(row_ids, offsets, columns.to_batches()[0])
+
+    def _find(self, row_ids: Any) -> Any:
+        return np.minimum(np.searchsorted(self._row_ids, row_ids), len(self._row_ids) - 1)
+
+    def _read_file(self, number: int, places: Any) -> pa.Table:
+        [fragment] = parse_new_fragments([self._values[number].piece])
+        path = f"{self._at.location.rstrip('/')}/data/{fragment.files[0].path}"
+        with translate_errors(self._table, self._at.storage_options):
+            file = LanceFileReader(path, dict(self._at.storage_options) or None)
+            table = file.take_rows(places.tolist()).to_table()
+        return pa.table(list(table.columns), schema=self._plan.schema)
+
+
+def _row_ids_and_offsets(rows: pa.Table | pa.RecordBatch) -> tuple[Any, Any]:
+    addresses = rows.column("_rowaddr").to_numpy().astype(np.int64)
+    return rows.column("_rowid").to_numpy(), addresses & (2**OFFSET_BITS - 1)
+
+
+def _field_ids(fragment: FragmentMetadata) -> set[int]:
+    return {number for file in fragment.files for number in file.fields}
+
+
+def _digest_files(fragment: FragmentMetadata, ids: Iterable[int]) -> str:
+    """Return a digest of the files that hold some fields: while they are the same, so are the values."""
+    wanted = set(ids)
+    return json_digest(
+        [fragment.physical_rows, sorted(str(file.path) for file in fragment.files if wanted & set(file.fields))]
+    )
+
+
+# Committing
+
+
+def _commit_values(
+    table: TableRef, plan: ColumnPlan, computed: Sequence[ComputedValues]
+) -> tuple[int, list[ComputedValues]]:
+    """Commit files of values; return the version, and those of them that fitted the table as it is now."""
+    for attempt in range(ATTEMPTS):
+        dataset = table.open()
+        current = plan_column(table, dataset, plan.name, plan.function, plan.options, plan.start)
+        if current.own_ids != plan.own_ids:
+            raise ConcurrentModificationError(f"{table}: column {plan.name} was made anew meanwhile; fill it again")
+        fragments = {each.fragment_id: each.metadata for each in dataset.get_fragments()}
+        landed = [each for each in computed if _fits(fragments.get(each.fragment), plan, each)]
+        if not landed:
+            return int(dataset.version), []
+        operation = lance.LanceOperation.Update(
+            removed_fragment_ids=[],
+            updated_fragments=[_attach(fragments[each.fragment], plan, each) for each in landed],
+            new_fragments=[],
+            # Without offsets of rows, so that the change does not count as one of theirs.
+            fields_modified=sorted(plan.own_ids.values()),
+        )
+        try:
+            return commit(table, locate_table(table), operation, dataset.version), landed
+        except ConcurrentModificationError:
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("each attempt ends above")
+
+
+def _fits(fragment: FragmentMetadata | None, plan: ColumnPlan, values: ComputedValues) -> bool:
+    if fragment is None:
+        return False
+    inputs, base = (_digest_files(fragment, ids) for ids in (plan.input_ids, plan.own_ids.values()))
+    return (inputs, base) == (values.inputs, values.base)
+
+
+def _attach(fragment: FragmentMetadata, plan: ColumnPlan, values: ComputedValues) -> FragmentMetadata:
+    """Return a fragment whose column is in the new file; a file with other columns too is kept for these."""
+    [alone] = parse_new_fragments([values.piece])
+    [file] = alone.files
+    own = set(plan.own_ids.values())
+    kept = [
+        _with_fields(each, [GONE if number in own else number for number in each.fields])
+        for each in fragment.files
+        if not own.issuperset(number for number in each.fields if number != GONE)
+    ]
+    return replace(fragment, files=[*kept, _with_fields(file, [plan.own_ids[number] for number in file.fields])])
+
+
+def _with_fields(file: DataFile, fields: list[int]) -> DataFile:
+    numbers = (file.file_major_version, file.file_minor_version, file.file_size_bytes, file.base_id)
+    return DataFile(str(file.path), fields, file.column_indices, *numbers)
+
+
+def _keep_errors(job: Job, name: str, version: str, landed: Sequence[ComputedValues]) -> None:
+    errors = [(row_id, message, version) for each in landed for row_id, message in each.errors]
+    if errors:
+        error_records(job.write_location(), name).record(uuid4().hex, errors)
+
+
+def error_records(at: TableLocation, name: str) -> JobProgress:
+    """Return the records of the rows for which the function of a column has failed."""
+    return JobProgress(at.location, at.storage_options, f"column-{json_digest(name)}", "errors")
+
+
+def _remove_checkpoints(job: Job) -> None:
+    """Remove the records and checkpoints of a job that is done.
+
+    Files with all rows of a fragment stay: a call that runs at the same time may have committed them, and
+    `remove_orphans` finds those that nobody has.
+    """
+    progress = job.progress()
+    values = [ComputedValues.from_json(each) for each in progress.read_records().values() if isinstance(each, str)]
+    discard_fragments([each.piece for each in values if each.base is None], job.write_location())
+    progress.clear()

@@ -1,0 +1,420 @@
+"""`@column`: functions with a version that compute a column; how they are called, and what a table keeps of them.
+
+A table never holds code: the metadata of a computed column names its function as `module:name`, with a digest of the
+function and of the modules of the user's own that it imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.jobs.fingerprints import digest_code, json_digest
+from lancehouse.lake.scans import COMPANION
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+METADATA = b"lancehouse.column"
+"""Key of a field's metadata that holds the definition of a computed column."""
+COMPANION_TYPE = pa.struct([("version", pa.string()), ("state", pa.string()), ("at", pa.int64())])
+"""Version of the function, state, and the version of the table whose inputs were read."""
+FILLED, FAILED, SKIPPED = "filled", "failed", "skipped"
+"""States of a row: computed; failed and set to null; failed and left as it was."""
+BLOBS = ("bytes", "file")
+"""How a function gets the values of blob columns."""
+LONGEST_BACKOFF_S = 60.0
+LONGEST_MESSAGE = 500
+"""Characters of an exception that are kept."""
+
+_MARK = "__lancehouse_column__"
+_FOREIGN = (Exception, SystemExit)
+"""What user code may raise: anything but an interrupt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What `@column` says of a function or class."""
+
+    version: str
+    inputs: tuple[str, ...]
+    returns: pa.DataType | None
+    blobs: str
+
+
+def column(
+    version: str | int, inputs: str | Sequence[str], returns: pa.DataType | None = None, blobs: str = "bytes"
+) -> Callable[[F], F]:
+    """Mark a function, or a class whose objects are called, as one that computes a column.
+
+    It gets one Arrow array for each input and returns one value for each row: an Arrow array, a numpy array (for
+    vectors a matrix), a pandas Series or a list. A class is instantiated once in each process that computes, never on
+    the driver: load models in `__init__`.
+
+    Args:
+        version: name it anew whenever the results change: rows that another version made are computed again.
+        inputs: the columns that it reads.
+        returns: type of the column; by default found out by calling it with one batch.
+        blobs: `bytes` passes values of blob columns as binary; `file` as a list of file-like objects, or None.
+
+    Raises:
+        InvalidInputError: an argument is none of these.
+    """
+    names = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise InvalidInputError(f"inputs must be the names of the columns that the function reads, not {inputs!r}")
+    if isinstance(version, bool) or not isinstance(version, str | int) or not str(version).strip():
+        raise InvalidInputError(f'version must be a text such as "1", not {version!r}')
+    if blobs not in BLOBS:
+        raise InvalidInputError(f"blobs must be {' or '.join(BLOBS)}, not {blobs!r}")
+    if returns is not None:
+        _check_type(returns)
+    mark = _Mark(str(version), names, returns, blobs)
+
+    def decorate(target: F) -> F:
+        if not callable(target):
+            raise InvalidInputError(f"@column marks a function or a class, not {target!r}")
+        setattr(target, _MARK, mark)
+        return target
+
+    return decorate
+
+
+def is_column_function(value: Any) -> bool:
+    """Return whether a value was marked by `@column`; a subclass of a marked class is not."""
+    return _MARK in getattr(value, "__dict__", {})
+
+
+def _check_type(dtype: pa.DataType) -> None:
+    if not isinstance(dtype, pa.DataType):
+        raise InvalidInputError(f"returns must be an Arrow type such as pa.float32(), not {dtype!r}")
+    if pa.types.is_null(dtype):
+        raise InvalidInputError("a column needs a type: the function gave nothing but nulls; say it with returns=")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFunction:
+    """What computes a column: a marked function or class, or SQL over the row; can be sent to other processes."""
+
+    name: str
+    """`module:name`, or empty for SQL."""
+    version: str
+    inputs: tuple[str, ...] = ()
+    sql: str | None = None
+    returns: pa.DataType | None = None
+    blobs: str = "bytes"
+    digest: str = ""
+    """Digest of the code and of the modules of the user's own that it imports."""
+    target: Any = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the function that a caller gives: SQL as text, or what `@column` has marked.
+
+        Raises:
+            InvalidInputError: it is neither.
+        """
+        if isinstance(value, str):
+            digest = json_digest(value)
+            return cls("", digest[:8], sql=value, digest=digest)
+        if not is_column_function(value):
+            raise InvalidInputError(
+                f"{getattr(value, '__qualname__', value)!r} has no version: mark it with @lancehouse.column(version=…, "
+                "inputs=[…]), or give SQL as text"
+            )
+        mark: _Mark = vars(value)[_MARK]
+        name = f"{value.__module__}:{value.__qualname__}"
+        return cls(name, mark.version, mark.inputs, None, mark.returns, mark.blobs, digest_code(value), value)
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """Import a function by its name, `module:name`.
+
+        Raises:
+            InvalidInputError: there is no such module or function, or `@column` has not marked it.
+        """
+        module, _, path = name.partition(":")
+        try:
+            value: Any = sys.modules[module] if module in sys.modules else importlib.import_module(module)
+            for step in path.split("."):
+                value = getattr(value, step)
+        except _FOREIGN as error:
+            raise InvalidInputError(
+                f"{name} cannot be imported ({type(error).__name__}: {error}): give the function itself, or start "
+                "where its module is found"
+            ) from error
+        return cls.of(value)
+
+    @property
+    def label(self) -> str:
+        """Name for messages."""
+        return self.name or f"SQL {self.sql!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """What a table keeps of a computed column, in the metadata of its field."""
+
+    function: str
+    version: str
+    inputs: tuple[tuple[int, str], ...]
+    """Field ids of the inputs, which a renaming does not change, and their names when the column was defined."""
+    digest: str
+    since: int
+    """Version of the table in which this was defined."""
+    sql: str | None = None
+
+    def to_metadata(self) -> str:
+        """Return the definition as JSON."""
+        given = {"function": self.function} if self.sql is None else {"sql": self.sql}
+        rest = {"version": self.version, "inputs": self.inputs, "digest": self.digest, "since": self.since}
+        return json.dumps(given | rest)
+
+    @classmethod
+    def from_field(cls, field: pa.Field[Any]) -> Self | None:
+        """Return the definition of a column; None if it has none, or one that cannot be read."""
+        try:
+            match json.loads((field.metadata or {}).get(METADATA, b"null")):
+                case {
+                    "version": str(version),
+                    "digest": str(digest),
+                    "since": int(since),
+                    "inputs": list(inputs),
+                } as it:
+                    pairs = tuple((int(number), str(name)) for number, name in inputs)
+                    return cls(str(it.get("function", "")), version, pairs, digest, since, it.get("sql"))
+        except (ValueError, TypeError):
+            logger.warning("the definition of column %s cannot be read", field.name)
+        return None
+
+    def matches(self, function: ColumnFunction) -> bool:
+        """Return whether a function is the one that is defined here, of the same version and the same code."""
+        return (self.function, self.sql, self.version, self.digest) == (
+            function.name,
+            function.sql,
+            function.version,
+            function.digest,
+        )
+
+    @property
+    def label(self) -> str:
+        """Name of the function for messages and lists."""
+        return self.function or f"SQL {self.sql!r}"
+
+
+def companion_name(name: str) -> str:
+    """Return the name of the companion of a computed column."""
+    return f"{COMPANION}{name}"
+
+
+def definitions(schema: pa.Schema) -> dict[str, ColumnDefinition]:
+    """Return the computed columns of a schema, by name."""
+    found = ((field.name, ColumnDefinition.from_field(field)) for field in schema)
+    return {name: definition for name, definition in found if definition is not None}
+
+
+# Calling
+
+
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """How often a function is called for the same rows, and what happens to rows for which it fails."""
+
+    on_error: str = "fail"
+    """`fail` ends the job, `null` sets the value to null, `skip` leaves it as it is."""
+    retries: int = 0
+    """How often a call is repeated that raises one of `retry_on`."""
+    retry_on: tuple[str, ...] = ()
+    """Names of exceptions, with or without their modules; without any, all are retried."""
+    backoff_s: float = 1.0
+    """Pause before the first repetition; it doubles with each."""
+    timeout_s: float | None = None
+    """Longest time of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """A row for which the function failed, by its position in the batch."""
+
+    position: int
+    exception: str
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of a batch, and the rows that have none because the function failed."""
+
+    array: pa.Array[Any]
+    errors: tuple[RowError, ...] = ()
+
+
+class FunctionCaller:
+    """Calls a function in the process that computes, by the rules of the job."""
+
+    def __init__(self, function: ColumnFunction, dtype: pa.DataType | None, rules: CallRules) -> None:
+        self._function = function
+        self._dtype = dtype
+        self._rules = rules
+        self._target: Callable[..., Any] = function.target
+
+    def compute(self, inputs: Sequence[Any], describe_row: Callable[[int], str]) -> Values:
+        """Return the values of some rows.
+
+        A call that fails is repeated with half of the rows until the row is found that it fails for.
+
+        Args:
+            inputs: an array, or a list of files, for each input.
+            describe_row: names a row, given its position, for the message of an error.
+
+        Raises:
+            InvalidInputError: the function failed for a row, and the rules do not allow that.
+        """
+        self._target = get_instance(self._function)  # not below, where its failure would be that of a row
+        rows = len(inputs[0]) if inputs else 0
+        parts = list(self._compute_range(inputs, 0, rows))
+        errors = tuple(part for part in parts if isinstance(part, RowError))
+        if errors and self._rules.on_error == "fail":
+            first = errors[0]
+            raise InvalidInputError(
+                f"{self._function.label} failed for {describe_row(first.position)}: {first.exception}; mend it, or set "
+                'on_error="null" or "skip" to go on without such rows'
+            )
+        arrays = [pa.nulls(1, self._dtype) if isinstance(part, RowError) else part for part in parts]
+        return Values(_concat(arrays, self._dtype), errors)
+
+    def _compute_range(self, inputs: Sequence[Any], first: int, rows: int) -> Iterator[Any]:
+        try:
+            yield self._call([each[first : first + rows] for each in inputs], rows)
+        except _FOREIGN as error:
+            if rows <= 1:
+                yield RowError(first, _describe_error(error))
+                return
+            half = rows // 2
+            before = list(self._compute_range(inputs, first, half))
+            yield from before
+            if self._rules.on_error == "fail" and any(isinstance(part, RowError) for part in before):
+                return  # the job ends: the other half need not be called
+            yield from self._compute_range(inputs, first + half, rows - half)
+
+    def _call(self, inputs: Sequence[Any], rows: int) -> pa.Array[Any]:
+        for attempt in range(self._rules.retries + 1):
+            try:
+                result = _call_within(self._target, inputs, self._rules.timeout_s)
+                return to_array(result, rows, self._dtype)
+            except _FOREIGN as error:
+                if attempt == self._rules.retries or not self._is_retried(error):
+                    raise
+                pause = min(self._rules.backoff_s * 2**attempt, LONGEST_BACKOFF_S) * random.uniform(0.5, 1)  # noqa: S311
+                logger.info("%s: %s; trying again in %.1f s", self._function.label, _describe_error(error), pause)
+                time.sleep(pause)
+        raise AssertionError("each attempt ends above")
+
+    def _is_retried(self, error: BaseException) -> bool:
+        names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{kind.__module__}.{kind.__name__}")}
+        return not self._rules.retry_on or not names.isdisjoint(self._rules.retry_on)
+
+
+def _describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+
+
+def _call_within(function: Callable[..., Any], inputs: Sequence[Any], timeout_s: float | None) -> Any:
+    if timeout_s is None:
+        return function(*inputs)
+    # A thread cannot be stopped: one that hangs is left behind, and the next call gets another.
+    pool = ThreadPoolExecutor(1, thread_name_prefix="lancehouse-column")
+    try:
+        return pool.submit(function, *inputs).result(timeout_s)
+    except FutureTimeoutError as error:
+        raise TimeoutError(f"it took more than {timeout_s:g} s") from error
+    finally:
+        pool.shutdown(wait=False)
+
+
+def to_array(result: Any, rows: int, dtype: pa.DataType | None) -> pa.Array[Any]:
+    """Return what a function gave as an Arrow array of the column's type.
+
+    Raises:
+        InvalidInputError: it does not have one value for each row, or not of that type.
+    """
+    if hasattr(result, "__dataframe__") or isinstance(result, Mapping):
+        raise InvalidInputError(f"a column function gives one column, not {type(result).__name__}")
+    try:
+        array = _convert(result, dtype)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
+        raise InvalidInputError(f"the result is no column of {dtype or 'one type'}: {error}") from error
+    if len(array) != rows:
+        raise InvalidInputError(f"the function gave {len(array)} values for {rows} rows")
+    if dtype is None:
+        _check_type(array.type)
+    return array
+
+
+def _convert(result: Any, dtype: pa.DataType | None) -> pa.Array[Any]:
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if isinstance(result, pa.Array):
+        return result if dtype is None or result.type == dtype else result.cast(dtype)
+    if getattr(result, "ndim", 1) == 2:  # a matrix: its rows are vectors
+        size = dtype.list_size if isinstance(dtype, pa.FixedSizeListType) else result.shape[1]
+        if result.shape[1] != size:
+            raise InvalidInputError(f"the function gave vectors of {result.shape[1]} values, not {size}")
+        values = pa.array(result.reshape(-1))
+        array = pa.FixedSizeListArray.from_arrays(values, size)
+        return array if dtype is None or array.type == dtype else array.cast(dtype)
+    is_series = hasattr(result, "index") and hasattr(result, "to_numpy")
+    return pa.array(result, dtype, from_pandas=True) if is_series else pa.array(result, dtype)
+
+
+def _concat(arrays: Sequence[pa.Array[Any]], dtype: pa.DataType | None) -> pa.Array[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, dtype or pa.null())
+
+
+_instances: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {}
+_instances_lock = threading.Lock()
+
+
+def get_instance(function: ColumnFunction) -> Callable[..., Any]:
+    """Return what is called: the function, or the object of a class, made once in this process.
+
+    An object made by other code of the same class is dropped, so that two models do not fill the memory.
+
+    Raises:
+        InvalidInputError: the class cannot be instantiated.
+    """
+    target: Callable[..., Any] = function.target
+    if not isinstance(target, type):
+        return target
+    key = (function.name, function.version)
+    with _instances_lock:
+        known = _instances.get(key)
+        if known is None or known[0] != function.digest:
+            for other in [each for each in _instances if each[0] == function.name]:
+                del _instances[other]
+            try:
+                known = _instances[key] = (function.digest, target())
+            except _FOREIGN as error:
+                raise InvalidInputError(f"{function.label} cannot be made: {_describe_error(error)}") from error
+        return known[1]
+
+
+def with_type(function: ColumnFunction, dtype: pa.DataType) -> ColumnFunction:
+    """Return a function whose type is known."""
+    _check_type(dtype)
+    return replace(function, returns=dtype)

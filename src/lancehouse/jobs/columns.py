@@ -1,0 +1,275 @@
+"""Define computed columns, fill them, tell which there are and for which rows they failed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
+
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.column_filling import FillOptions, FillResult, error_records, fill_column
+from lancehouse.jobs.column_functions import (
+    COMPANION_TYPE,
+    FAILED,
+    METADATA,
+    SKIPPED,
+    CallRules,
+    ColumnDefinition,
+    ColumnFunction,
+    FunctionCaller,
+    companion_name,
+    definitions,
+    with_type,
+)
+from lancehouse.jobs.engine import Engine
+from lancehouse.lake.commits import locate_table
+from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.scans import COMPANION, VersionSelector
+from lancehouse.schema.walk import check_types, relax_nullability
+
+ATTEMPTS = 10
+SAMPLE = 16
+"""Number of rows with which a function is called to learn the type of its column."""
+
+
+def define_columns(
+    engine: Engine, address: TableAddress, functions: Mapping[str, ColumnFunction], *, allow_changed: bool = False
+) -> int:
+    """Define computed columns, or define them anew by another version; return the version of the table.
+
+    Raises:
+        InvalidInputError: a column exists that is not computed, has another type, or is defined by the same version of
+            a function whose code has changed since.
+        ConcurrentModificationError: others kept changing the table, so that all attempts failed.
+    """
+    if not functions:
+        raise InvalidInputError("columns: name at least one")
+    table = address.to_ref()
+    for attempt in range(ATTEMPTS):
+        pinned = PinnedVersion.resolve(address, VersionSelector())
+        _, dataset = pinned.open()
+        existing = definitions(dataset.schema)
+        new, changed = {}, {}
+        for name, function in functions.items():
+            definition = _define(table, dataset, name, function, existing.get(name), allow_changed=allow_changed)
+            if name not in dataset.schema.names:
+                new[name] = (_find_type(engine, pinned, function), definition)
+            elif definition is not None:
+                changed[name] = {METADATA.decode(): definition.to_metadata()}
+        try:
+            return _store(table, dataset, new, changed)
+        except ConcurrentModificationError:
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("each attempt ends above")
+
+
+def _define(
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    name: str,
+    function: ColumnFunction,
+    existing: ColumnDefinition | None,
+    *,
+    allow_changed: bool,
+) -> ColumnDefinition | None:
+    """Return the definition to store; None if the column is defined by this function already."""
+    names = dataset.schema.names
+    if name.startswith(COMPANION):
+        raise InvalidInputError(f"{name}: names that begin with {COMPANION} are taken")
+    if missing := [each for each in function.inputs if each not in names]:
+        raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(names)}")
+    if name in names and existing is None:
+        raise InvalidInputError(f"{table} has a column {name} that is not computed; choose another name, or drop it")
+    if existing is not None:
+        if existing.matches(function):
+            return None
+        if (existing.version, existing.label) == (function.version, function.label) and not allow_changed:
+            raise InvalidInputError(
+                f"the code of {function.label} has changed since column {name} was defined, but its version is still "
+                f"{function.version}: give it another version to compute the column again, or set allow_changed=True"
+            )
+        found = dataset.schema.field(name).type
+        if function.returns is not None and function.returns != found:
+            raise InvalidInputError(f"column {name} is {found}, and {function.label} returns {function.returns}")
+    ids = {each.name(): each.id() for each in dataset.lance_schema.fields()}
+    inputs = tuple((ids[each], each) for each in function.inputs)
+    since = int(dataset.version) + 1
+    return ColumnDefinition(function.name, function.version, inputs, function.digest, since, function.sql)
+
+
+def _store(
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    new: Mapping[str, tuple[pa.DataType, ColumnDefinition | None]],
+    changed: Mapping[str, dict[str, str]],
+) -> int:
+    fields: list[pa.Field[Any]] = []
+    for name, (dtype, definition) in new.items():
+        assert definition is not None
+        fields += [
+            pa.field(name, dtype, metadata={METADATA: definition.to_metadata()}),
+            pa.field(companion_name(name), COMPANION_TYPE),
+        ]
+    with translate_refusals(table.namespace, table.id), translate_errors(table, table.storage_options):
+        if fields:
+            dataset.add_columns(pa.schema(fields))
+        if changed:
+            dataset.update_field_metadata(dict(changed))
+    return int(dataset.version)
+
+
+def _find_type(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
+    """Return the type of a column: that of the function, or of one batch that a piece of the engine computes."""
+    table, dataset = pinned.open()
+    if function.returns is not None:
+        dtype = function.returns
+    elif function.sql is not None:
+        with translate_errors(table, table.storage_options):
+            scanner = dataset.scanner(columns={"value": function.sql}, with_row_id=True)
+            dtype = scanner.projected_schema.field("value").type
+    else:
+        dtype = _find_type_by_call(engine, pinned, function)
+    schema = relax_nullability(pa.schema([pa.field("value", dtype)]))
+    check_types(schema)
+    return with_type(function, schema.field(0).type).returns
+
+
+def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
+    def work(pinned: PinnedVersion) -> list[str]:
+        table, dataset = pinned.open()
+        with translate_errors(table, table.storage_options):
+            rows = dataset.scanner(columns=list(function.inputs), limit=SAMPLE, blob_handling="all_binary").to_table()
+        if not len(rows):
+            return []
+        inputs = [column.combine_chunks() for column in rows.columns]
+        values = FunctionCaller(function, None, CallRules()).compute(inputs, lambda row: f"row {row + 1}").array
+        schema = pa.schema([pa.field("value", values.type)])
+        return [base64.b64encode(schema.serialize().to_pybytes()).decode()]
+
+    for text in engine.run([pinned], work):
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
+    raise InvalidInputError(f"the type of {function.label} is not known, and there is no row to call it with: returns=")
+
+
+def find_functions(
+    table: TableRef, schema: pa.Schema, columns: Sequence[str] | Mapping[str, ColumnFunction] | None
+) -> dict[str, ColumnFunction]:
+    """Return the functions of computed columns: those that are given, or that their definitions name.
+
+    Raises:
+        InvalidInputError: a column is not computed, or a function cannot be imported or is not the one that defines it.
+    """
+    defined = definitions(schema)
+    names = list(defined) if columns is None else list(columns)
+    if missing := [name for name in names if name not in defined]:
+        raise InvalidInputError(
+            f"{table}: {', '.join(missing)} is no computed column; there is {', '.join(defined) or 'none'}"
+        )
+    found = {}
+    for name, definition in defined.items():  # in the table's order: a column may be computed from one before it
+        if name not in names:
+            continue
+        function = columns[name] if isinstance(columns, Mapping) else _load(definition)
+        if not definition.matches(function):
+            raise InvalidInputError(
+                f"column {name} is defined by {definition.label} of version {definition.version}, and this is "
+                f"{function.label} of version {function.version}"
+                + (", whose code has changed" if function.version == definition.version else "")
+                + "; define_columns takes it over"
+            )
+        found[name] = with_type(function, schema.field(name).type)
+    return found
+
+
+def _load(definition: ColumnDefinition) -> ColumnFunction:
+    return ColumnFunction.of(definition.sql) if definition.sql is not None else ColumnFunction.load(definition.function)
+
+
+def backfill(
+    engine: Engine,
+    address: TableAddress,
+    columns: Sequence[str] | Mapping[str, ColumnFunction] | None,
+    options: FillOptions,
+    version: str | None = None,
+) -> FillResult:
+    """Fill computed columns, all by default.
+
+    Raises:
+        InvalidInputError: see `find_functions`; or a column is not defined by `version`.
+    """
+    table = address.to_ref()
+    dataset = table.open()
+    functions = find_functions(table, dataset.schema, columns)
+    for name, function in functions.items():
+        if version is not None and function.version != version:
+            raise InvalidInputError(f"column {name} is defined by version {function.version}, not {version}")
+    total = FillResult(int(dataset.version))
+    for name, function in functions.items():
+        total += fill_column(engine, address, name, function, options)
+    return total
+
+
+COLUMNS = pa.schema(
+    [
+        ("column", pa.string()),
+        ("type", pa.string()),
+        ("function", pa.string()),
+        ("version", pa.string()),
+        ("inputs", pa.list_(pa.string())),
+        ("since", pa.int64()),
+        ("filled", pa.int64()),
+        ("missing", pa.int64()),
+        ("failed", pa.int64()),
+    ]
+)
+
+
+def list_columns(table: TableRef) -> pa.Table:
+    """Return the computed columns of a table, with the numbers of rows by state."""
+    with table.dataset() as dataset:
+        rows = [_describe_column(dataset, name, definition) for name, definition in definitions(dataset.schema).items()]
+    return pa.Table.from_pylist(rows, COLUMNS)
+
+
+def _describe_column(dataset: lance.LanceDataset, name: str, definition: ColumnDefinition) -> dict[str, Any]:
+    made = f"`{companion_name(name)}`"
+    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
+    version = definition.version.replace("'", "''")
+    filled = dataset.count_rows(f"{made}.version = '{version}' AND {made}.state = 'filled'")
+    failed = dataset.count_rows(f"{made}.version = '{version}' AND {made}.state <> 'filled'")
+    return {
+        "column": name,
+        "type": str(dataset.schema.field(name).type),
+        "function": definition.label,
+        "version": definition.version,
+        "inputs": [names.get(number, known) for number, known in definition.inputs],
+        "since": definition.since,
+        "filled": filled,
+        "missing": dataset.count_rows() - filled - failed,
+        "failed": failed,
+    }
+
+
+def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
+    """Return the rows for which the function of a column has failed: row id, `columns`, state, version, exception.
+
+    Raises:
+        InvalidInputError: the column is not computed.
+    """
+    with table.dataset() as dataset:
+        if name not in definitions(dataset.schema):
+            raise InvalidInputError(f"{table}: {name} is no computed column")
+        made = companion_name(name)
+        wanted = {"_rowid": "_rowid", **{each: f"`{each}`" for each in columns}}
+        wanted |= {"state": f"`{made}`.state", "version": f"`{made}`.version"}
+        rows = dataset.to_table(columns=wanted, filter=f"`{made}`.state IN ('{FAILED}', '{SKIPPED}')")
+    records = error_records(locate_table(table), name).read_records().values()
+    messages = {(row_id, version): message for each in records for row_id, message, version in each}
+    keys = zip(rows["_rowid"].to_pylist(), rows["version"].to_pylist(), strict=True)
+    return rows.append_column("exception", pa.array([messages.get(key) for key in keys], pa.string()))

@@ -1,0 +1,580 @@
+"""Computed columns: defined by functions with a version, filled in place, resumed, filled again where rows changed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import lance
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError, TableColumnNotFoundError
+
+import lancehouse
+from lancehouse.connection import Connection
+from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions
+from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, to_array
+
+VECTOR = pa.list_(pa.float32(), 2)
+BLOB = {"lance-encoding:blob": "true"}
+made: list[int] = []
+
+
+@lancehouse.column(version="1", inputs=["word"], returns=VECTOR)
+class Embed:
+    """Made once in a process."""
+
+    def __init__(self) -> None:
+        made.append(1)
+
+    def __call__(self, words: Any) -> Any:
+        return np.array([[len(word), 1] for word in words.to_pylist()], np.float32)
+
+
+@lancehouse.column(version="1", inputs="word", returns=pa.int64())
+def length(words: Any) -> Any:
+    return pc.utf8_length(words)
+
+
+@lancehouse.column(version="1", inputs=["word", "id"])
+def label(words: Any, ids: Any) -> Any:
+    return [f"{word}:{number}" for word, number in zip(words.to_pylist(), ids.to_pylist(), strict=True)]
+
+
+def refuse(*bad: str, version: str = "1", error: type[BaseException] = ValueError) -> Any:
+    """A function that fails for some words, and counts for how many rows it was called."""
+    calls: Counter[str] = Counter()
+
+    @lancehouse.column(version=version, inputs=["word"], returns=pa.string())
+    def upper(words: Any) -> Any:
+        texts = words.to_pylist()
+        if found := [word for word in texts if word in bad]:
+            raise error(f"no {found[0]}")
+        calls.update(texts)
+        return [f"{word.upper()}{version}" for word in texts]
+
+    return upper, calls
+
+
+class KilledError(BaseException):
+    """As if the process were killed."""
+
+
+KILLED = (KilledError, InternalError)
+"""What the driver sees of it: Lance reduces it to text."""
+
+
+@pytest.fixture(params=["stable", "unstable"])
+def is_stable(request: pytest.FixtureRequest) -> bool:
+    return request.param == "stable"
+
+
+@pytest.fixture
+def docs(tmp_path: Path, is_stable: bool) -> str:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("word", pa.string())])
+    rows = pa.table({"id": range(40), "word": [f"w{number}" for number in range(40)]}, schema=schema)
+    dataset = lance.write_dataset(rows, tmp_path / "docs.lance", max_rows_per_file=15, enable_stable_row_ids=is_stable)
+    dataset.delete("id = 3 OR id = 39")
+    return str(tmp_path / "docs.lance")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> TableJobs:
+    return TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=2))
+
+
+def read(docs: str, *columns: str) -> dict[int, Any]:
+    rows = lance.dataset(docs).to_table(columns=["id", *columns]).to_pylist()
+    return {row["id"]: row[columns[0]] if len(columns) == 1 else row for row in rows}
+
+
+def data_files(docs: str) -> set[str]:
+    return {path.name for path in Path(docs, "data").iterdir()}
+
+
+def test_a_column_is_defined_and_filled_in_place(
+    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = data_files(docs)
+    made.clear()
+    monkeypatch.setattr(column_functions, "_instances", {})
+    assert jobs.add_columns("docs", {"embedding": Embed}) == 4
+    assert read(docs, "embedding") == {n: [len(f"w{n}"), 1.0] for n in range(39) if n != 3}
+    assert len(made) == 1, "a class is made once in a process"
+    assert len(data_files(docs) - before) == 3, "one file for each fragment"
+    assert not Path(docs, "_lancehouse").exists(), "nothing is left of the job"
+    [row] = jobs.computed_columns("docs").to_pylist()
+    assert (row["function"], row["version"]) == ("tests.jobs.test_columns:Embed", "1")
+    assert (row["inputs"], row["since"], row["filled"], row["missing"], row["failed"]) == (["word"], 3, 38, 0, 0)
+
+
+def test_only_what_is_missing_is_filled(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"length": length})
+    assert jobs.backfill("docs").filled == 0
+    lance.write_dataset(pa.table({"id": [50, 51], "word": ["new", "newer"]}), docs, mode="append")
+    assert jobs.backfill("docs").filled == 2
+    assert read(docs, "length")[51] == 5
+
+
+def test_rows_whose_inputs_changed_are_filled_again(docs: str, jobs: TableJobs, is_stable: bool) -> None:
+    jobs.add_columns("docs", {"length": length})
+    lance.dataset(docs).update({"word": "'changed'"}, where="id = 20")
+    assert jobs.backfill("docs").filled == (1 if is_stable else 0)
+    assert read(docs, "length")[20] == (7 if is_stable else 3)
+    assert jobs.backfill("docs").filled == 0, "a fill is no change"
+
+
+def test_another_version_fills_all_rows_again(docs: str, jobs: TableJobs) -> None:
+    first, _ = refuse(version="1")
+    second, _ = refuse(version="2")
+    jobs.add_columns("docs", {"upper": first})
+    jobs.define_columns("docs", {"upper": second})
+    with pytest.raises(InvalidInputError, match=r"of version 2, and this is .* of version 1"):
+        jobs.backfill("docs", {"upper": first})
+    assert jobs.backfill("docs", {"upper": second}, where="id < 10").filled == 9
+    assert read(docs, "upper")[5] == "W52"
+    assert read(docs, "upper")[15] == "W151"
+    assert jobs.backfill("docs", {"upper": second}, version="2").filled == 29
+    with pytest.raises(InvalidInputError, match="version 2, not 7"):
+        jobs.backfill("docs", {"upper": second}, version="7")
+
+
+def test_code_that_changed_without_its_version_is_refused(docs: str, jobs: TableJobs) -> None:
+    one, _ = refuse("x")
+    other, _ = refuse("y")
+    jobs.define_columns("docs", {"upper": one})
+    with pytest.raises(InvalidInputError, match="its version is still 1"):
+        jobs.define_columns("docs", {"upper": other})
+    with pytest.raises(InvalidInputError, match="whose code has changed"):
+        jobs.backfill("docs", {"upper": other})
+    jobs.define_columns("docs", {"upper": other}, allow_changed=True)
+    assert jobs.backfill("docs", {"upper": other}).filled == 38
+
+
+def test_recompute_fills_what_is_up_to_date(docs: str, jobs: TableJobs) -> None:
+    function, calls = refuse()
+    jobs.add_columns("docs", {"upper": function})
+    assert jobs.backfill("docs", {"upper": function}, where="id < 10", recompute=True).filled == 9
+    assert (calls["w5"], calls["w15"]) == (2, 1)
+    assert jobs.backfill("docs", {"upper": function}, recompute=True, commit_every=1).filled == 38
+    assert (calls["w5"], calls["w15"]) == (3, 2)
+
+
+def test_a_column_of_sql(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"twice": "id * 2"})
+    assert jobs.backfill("docs", "twice").filled == 38
+    assert read(docs, "twice")[20] == 40
+    jobs.define_columns("docs", {"twice": "id + id + 1"})
+    jobs.backfill("docs")
+    assert read(docs, "twice")[20] == 41
+
+
+def test_a_type_that_is_not_given_is_found_out(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"label": label})
+    assert read(docs, "label")[7] == "w7:7"
+
+
+def test_a_column_computed_from_a_computed_one(docs: str, jobs: TableJobs) -> None:
+    @lancehouse.column(version="1", inputs=["length"], returns=pa.int64())
+    def double(lengths: Any) -> Any:
+        return pc.multiply(lengths, 2)
+
+    jobs.define_columns("docs", {"length": length})
+    jobs.define_columns("docs", {"double": double})
+    jobs.backfill("docs", {"double": double, "length": length})
+    assert read(docs, "double")[20] == 6
+
+
+def test_an_input_may_be_renamed(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"length": length})
+    lance.dataset(docs).alter_columns({"path": "word", "name": "text"})
+    assert jobs.backfill("docs").filled == 38
+    assert jobs.computed_columns("docs")["inputs"].to_pylist() == [["text"]]
+
+
+def test_an_input_that_was_dropped_is_named(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"length": length})
+    lance.dataset(docs).drop_columns(["word"])
+    with pytest.raises(InvalidInputError, match="computed from word, which was dropped"):
+        jobs.backfill("docs")
+
+
+def test_definitions_and_states_survive_compaction(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"length": length})
+    jobs.compact("docs")
+    assert len(lance.dataset(docs).get_fragments()) == 1
+    assert jobs.backfill("docs").filled == 0
+    assert jobs.backfill("docs", recompute=True).filled == 38, "also where the column is in a file with others"
+    assert read(docs, "length")[20] == 3
+    assert read(docs, "word")[20] == "w20"
+
+
+def test_an_index_on_the_column_sees_new_values(docs: str, jobs: TableJobs) -> None:
+    first, _ = refuse(version="1")
+    second, _ = refuse(version="2")
+    jobs.add_columns("docs", {"upper": first})
+    jobs.create_index("docs", "upper", "BTREE")
+    jobs.define_columns("docs", {"upper": second})
+    jobs.backfill("docs", {"upper": second})
+    dataset = lance.dataset(docs)
+    assert dataset.count_rows("upper = 'W201'") == 0
+    assert dataset.count_rows("upper = 'W202'") == 1
+
+
+# Bad rows
+
+
+def test_a_bad_row_fails_the_job_and_is_named(docs: str, jobs: TableJobs) -> None:
+    function, calls = refuse("w20")
+    with pytest.raises(InvalidInputError, match=r"failed for row id \d+: ValueError: no w20"):
+        jobs.add_columns("docs", {"upper": function})
+    assert set(read(docs, "upper").values()) == {None}
+    assert calls["w20"] == 0
+
+
+@pytest.mark.parametrize("on_error", ["null", "skip"])
+def test_bad_rows_are_left_and_told(docs: str, jobs: TableJobs, on_error: str) -> None:
+    good, _ = refuse(version="1")
+    bad, calls = refuse("w20", "w22", version="2")
+    jobs.add_columns("docs", {"upper": good})
+    jobs.define_columns("docs", {"upper": bad})
+    result = jobs.backfill("docs", {"upper": bad}, on_error=on_error)
+    assert (result.filled, result.failed, result.skipped) == ((36, 2, 0) if on_error == "null" else (36, 0, 2))
+    found = read(docs, "upper")
+    assert found[20] == (None if on_error == "null" else "W201")
+    assert found[21] == "W212"
+    assert max(calls.values()) == 1, "rows beside a bad one are computed once"
+    errors = jobs.column_errors("docs", "upper", ["id"]).to_pylist()
+    assert {(row["id"], row["exception"], row["version"]) for row in errors} == {
+        (20, "ValueError: no w20", "2"),
+        (22, "ValueError: no w22", "2"),
+    }
+    assert jobs.backfill("docs", {"upper": bad}).filled == 0, "a row that failed is not missing"
+    mended, _ = refuse("w22", version="2")
+    jobs.define_columns("docs", {"upper": mended}, allow_changed=True)
+    result = jobs.backfill("docs", {"upper": mended}, where_failed=True, on_error=on_error)
+    assert (result.filled, result.failed + result.skipped) == (1, 1)
+    assert read(docs, "upper")[20] == "W202"
+    assert [row["id"] for row in jobs.column_errors("docs", "upper", ["id"]).to_pylist()] == [22]
+
+
+def test_errors_stay_when_orphans_are_removed(docs: str, jobs: TableJobs) -> None:
+    function, _ = refuse("w20")
+    jobs.add_columns("docs", {"upper": function}, on_error="null")
+    jobs.remove_orphans("docs", no_writers=True)
+    assert jobs.column_errors("docs", "upper")["exception"].to_pylist() == ["ValueError: no w20"]
+
+
+def test_named_exceptions_are_retried() -> None:
+    attempts: list[int] = []
+
+    @lancehouse.column(version="1", inputs=["word"], returns=pa.int64())
+    def limited(words: Any) -> Any:
+        attempts.append(len(words))
+        if len(attempts) < 3:
+            raise TimeoutError("slow down")
+        return pa.array([1] * len(words))
+
+    rules = CallRules(retries=2, retry_on=("TimeoutError",), backoff_s=0)
+    function = ColumnFunction.of(limited)
+    assert FunctionCaller(function, pa.int64(), rules).compute([pa.array(["a", "b"])], str).array.to_pylist() == [1, 1]
+    attempts.clear()
+    others = CallRules(retries=2, retry_on=("ConnectionError",), backoff_s=0)
+    with pytest.raises(InvalidInputError, match="TimeoutError: slow down"):
+        FunctionCaller(function, pa.int64(), others).compute([pa.array(["a"])], str)
+    assert attempts == [1]
+
+
+def test_a_call_that_takes_too_long_fails() -> None:
+    never = Event()
+
+    @lancehouse.column(version="1", inputs=["word"], returns=pa.int64())
+    def hang(words: Any) -> Any:
+        never.wait(30)
+        return words
+
+    try:
+        rules = CallRules(on_error="null", timeout_s=0.01)
+        values = FunctionCaller(ColumnFunction.of(hang), pa.int64(), rules).compute([pa.array(["a"])], str)
+        assert (values.array.to_pylist(), values.errors[0].exception) == (
+            [None],
+            "TimeoutError: it took more than 0.01 s",
+        )
+    finally:
+        never.set()
+
+
+def test_a_class_that_cannot_be_made_fails_the_job(docs: str, jobs: TableJobs) -> None:
+    @lancehouse.column(version="1", inputs=["word"], returns=pa.int64())
+    class Broken:
+        def __init__(self) -> None:
+            raise RuntimeError("no weights")
+
+        def __call__(self, words: Any) -> Any:
+            return words
+
+    with pytest.raises(InvalidInputError, match="Broken cannot be made: RuntimeError: no weights"):
+        jobs.add_columns("docs", {"x": Broken}, on_error="null")
+
+
+# Resuming, and changes of others
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Checkpoints after every few rows, however fast the function."""
+    monkeypatch.setattr(column_filling, "LEAST_BETWEEN_S", 0.0)
+    return {"batch_rows": 2, "checkpoint_rows": 4}
+
+
+def test_no_row_is_computed_twice_beyond_a_checkpoint(docs: str, tmp_path: Path, often: dict[str, int]) -> None:
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    flag = tmp_path / "killed"
+    COUNTS.clear()
+    KILL[:] = [str(flag), "w25"]
+    jobs.define_columns("docs", {"counted": counted})
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", {"counted": counted}, **often)
+    before = COUNTS.copy()
+    assert before["w20"] == 1
+    result = jobs.backfill("docs", {"counted": counted}, **often)
+    assert result.filled == 38
+    assert sum(COUNTS.values()) <= 38 + often["checkpoint_rows"]
+    assert COUNTS["w20"] == 1, "its checkpoint was used"
+    assert read(docs, "counted") == {n: f"W{n}" for n in range(39) if n != 3}
+    assert not Path(docs, "_lancehouse").exists()
+    jobs.remove_orphans("docs", no_writers=True)
+    assert read(docs, "counted")[20] == "W20"
+
+
+COUNTS: Counter[str] = Counter()
+KILL: list[str] = []
+
+
+@lancehouse.column(version="1", inputs=["word"], returns=pa.string())
+def counted(words: Any) -> Any:
+    """Fails once, as if the process were killed."""
+    texts = words.to_pylist()
+    if KILL and KILL[1] in texts and not Path(KILL[0]).exists():
+        Path(KILL[0]).touch()
+        raise KilledError
+    COUNTS.update(texts)
+    return [text.upper() for text in texts]
+
+
+CHANGES: dict[str, Callable[[str], object]] = {
+    "append": lambda docs: lance.write_dataset(pa.table({"id": [60], "word": ["late"]}), docs, mode="append"),
+    "delete": lambda docs: lance.dataset(docs).delete("id = 5"),
+    "update": lambda docs: lance.dataset(docs).update({"word": "'other'"}, where="id = 6"),
+    "compaction": lambda docs: lance.dataset(docs).optimize.compact_files(),
+}
+CHANGE: list[Callable[[], object]] = []
+
+
+@lancehouse.column(version="1", inputs=["word"], returns=pa.string())
+def disturbed(words: Any) -> Any:
+    """Somebody changes the table while it is first called."""
+    COUNTS.update(words.to_pylist())
+    while CHANGE:
+        CHANGE.pop()()
+    return pc.utf8_upper(words)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_computed_twice_beside_changes_of_others(
+    docs: str, tmp_path: Path, change: str, is_stable: bool
+) -> None:
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    COUNTS.clear()
+    jobs.define_columns("docs", {"upper": disturbed})
+    CHANGE[:] = [lambda: CHANGES[change](docs)]
+    jobs.backfill("docs", {"upper": disturbed})
+    rows = read(docs, "word", "upper").values()
+    assert all(row["upper"] == row["word"].upper() for row in rows if is_stable or row["id"] != 6)
+    assert None not in {row["upper"] for row in rows}
+    if change != "compaction" or is_stable:
+        assert max(COUNTS.values()) == 1
+    assert jobs.backfill("docs", {"upper": disturbed}).filled == 0
+
+
+def test_a_column_that_is_defined_anew_meanwhile_is_not_filled(docs: str, jobs: TableJobs) -> None:
+    other, _ = refuse(version="2")
+    jobs.define_columns("docs", {"upper": disturbed})
+    CHANGE[:] = [lambda: jobs.define_columns("docs", {"upper": other})]
+    with pytest.raises(ConcurrentModificationError, match="defined anew"):
+        jobs.backfill("docs", {"upper": disturbed})
+    assert set(read(docs, "upper").values()) == {None}
+
+
+def test_a_large_fragment_is_computed_by_several_pieces(
+    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_filling, "LEAST_SPLIT", 5)
+    jobs.compact("docs")
+    COUNTS.clear()
+    jobs.add_columns("docs", {"upper": disturbed})
+    assert read(docs, "upper") == {n: f"W{n}" for n in range(39) if n != 3}
+    assert max(COUNTS.values()) == 1
+    assert not Path(docs, "_lancehouse").exists()
+    assert jobs.remove_orphans("docs", no_writers=True, dry_run=True).files == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_history_ends_with_the_right_values(
+    docs: str, tmp_path: Path, is_stable: bool, seed: int, often: dict[str, int]
+) -> None:
+    """Random appends, updates, deletes, compactions, versions, failures and kills."""
+    chance = random.Random(seed)
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=2))
+    words = {n: f"w{n}" for n in range(39) if n != 3}
+    version, number = 1, 100
+    bad: set[str] = set()
+
+    def make(killed: str | None = None) -> Any:
+        @lancehouse.column(version=str(version), inputs=["word"], returns=pa.string())
+        def compute(given: Any) -> Any:
+            texts = given.to_pylist()
+            if killed in texts:
+                raise KilledError
+            if found := bad.intersection(texts):
+                raise ValueError(sorted(found)[0])
+            return [f"{text}/{version}" for text in texts]
+
+        return compute
+
+    jobs.define_columns("docs", {"x": make()})
+    for _ in range(14):
+        dataset = lance.dataset(docs)
+        match chance.choice(["append", "update", "delete", "compact", "version", "bad", "kill", "fill"]):
+            case "append":
+                new = {number + n: f"n{number + n}" for n in range(chance.randint(1, 8))}
+                number += 10
+                words |= new
+                lance.write_dataset(pa.table({"id": list(new), "word": list(new.values())}), docs, mode="append")
+            case "update" if is_stable:
+                one = chance.choice(list(words))
+                words[one] += "!"
+                dataset.update({"word": f"'{words[one]}'"}, where=f"id = {one}")
+            case "delete":
+                dataset.delete(f"id = {words and chance.choice(list(words))}")
+                words = {row["id"]: row["word"] for row in lance.dataset(docs).to_table(["id", "word"]).to_pylist()}
+            case "compact":
+                dataset.optimize.compact_files(target_rows_per_fragment=chance.choice([20, 1000]))
+            case "version":
+                version += 1
+                jobs.define_columns("docs", {"x": make()}, allow_changed=True)
+            case "bad":
+                bad = {chance.choice(list(words.values()))}
+            case "kill":
+                function = make(chance.choice(list(words.values())))
+                jobs.define_columns("docs", {"x": function}, allow_changed=True)
+                with suppress(*KILLED):
+                    jobs.backfill("docs", {"x": function}, on_error="null", commit_every=1, **often)
+            case "fill":
+                function = make()
+                jobs.define_columns("docs", {"x": function}, allow_changed=True)
+                jobs.backfill("docs", {"x": function}, on_error="skip", **often)
+    bad = set()
+    final = make()
+    jobs.define_columns("docs", {"x": final}, allow_changed=True)
+    jobs.backfill("docs", {"x": final}, **often)
+    jobs.backfill("docs", {"x": final}, where_failed=True, **often)
+    assert read(docs, "x") == {n: f"{word}/{version}" for n, word in words.items()}
+    assert read(docs, "word") == words
+
+
+# What functions give, and what is refused
+
+
+@pytest.mark.parametrize(
+    ("result", "dtype"),
+    [
+        (np.array([[1, 2], [3, 4]], np.float64), VECTOR),
+        (pa.chunked_array([[1], [2]]), pa.int32()),
+        (pd.Series([1.0, None]), pa.float64()),
+        ([None, "a"], pa.string()),
+        (np.array([1, 2]), pa.int64()),
+        ([[1.0, 2.0], [3.0, 4.0]], VECTOR),
+    ],
+    ids=["matrix", "chunks", "series", "list", "numpy", "lists"],
+)
+def test_functions_give_arrow_numpy_pandas_or_lists(result: Any, dtype: pa.DataType) -> None:
+    array = to_array(result, 2, dtype)
+    assert (array.type, len(array)) == (dtype, 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([[1.0, 2.0]], "1 values for 2 rows"),
+        (np.zeros((2, 3), np.float32), "vectors of 3 values, not 2"),
+        (["a", "b"], "no column of fixed_size_list"),
+        ({"a": [1, 2]}, "one column, not dict"),
+    ],
+)
+def test_wrong_results_are_named(result: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        to_array(result, 2, VECTOR)
+
+
+def test_nothing_but_nulls_has_no_type(docs: str, jobs: TableJobs) -> None:
+    @lancehouse.column(version="1", inputs=["word"])
+    def nothing(words: Any) -> Any:
+        return [None] * len(words)
+
+    with pytest.raises(InvalidInputError, match="returns="):
+        jobs.define_columns("docs", {"x": nothing})
+    assert "x" not in lance.dataset(docs).schema.names
+
+
+@pytest.mark.parametrize("blobs", ["bytes", "file"])
+def test_blobs_come_as_bytes_or_as_files(tmp_path: Path, jobs: TableJobs, blobs: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("image", pa.large_binary(), metadata=BLOB)])
+    rows = pa.table({"id": range(5), "image": [b"x" * n for n in range(1, 6)]}, schema=schema)
+    lance.write_dataset(rows, tmp_path / "images.lance", data_storage_version="2.1")
+
+    @lancehouse.column(version="1", inputs=["image"], returns=pa.int64(), blobs=blobs)
+    def size(images: Any) -> Any:
+        return [len(each.read()) for each in images] if blobs == "file" else pc.binary_length(images)
+
+    jobs.add_columns("images", {"size": size})
+    assert read(str(tmp_path / "images.lance"), "size") == {n: n + 1 for n in range(5)}
+
+
+def test_what_cannot_be_is_refused(docs: str, jobs: TableJobs) -> None:
+    @lancehouse.column(version="1", inputs=["absent"], returns=pa.int64())
+    def lost(values: Any) -> Any:
+        return values
+
+    with pytest.raises(TableColumnNotFoundError, match="no column absent"):
+        jobs.define_columns("docs", {"x": lost})
+    with pytest.raises(InvalidInputError, match="word that is not computed"):
+        jobs.define_columns("docs", {"word": length})
+    with pytest.raises(InvalidInputError, match="_lancehouse_ are taken"):
+        jobs.define_columns("docs", {"_lancehouse_x": length})
+    with pytest.raises(InvalidInputError, match="has no version"):
+        jobs.define_columns("docs", {"x": len})
+    with pytest.raises(InvalidInputError, match="word is no computed column"):
+        jobs.backfill("docs", "word")
+    with pytest.raises(InvalidInputError, match="on_error must be one of"):
+        jobs.backfill("docs", on_error="ignore")
+    with pytest.raises(InvalidInputError, match=r"no argument 'batch_row'.*batch_rows"):
+        jobs.backfill("docs", batch_row=3)
+    with pytest.raises(InvalidInputError, match="batch_rows must be"):
+        jobs.backfill("docs", batch_rows=0)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"version": ""}, {"version": None}, {"inputs": []}, {"returns": pa.null()}, {"blobs": "x"}]
+)
+def test_a_wrong_mark_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        lancehouse.column(**{"version": "1", "inputs": ["a"], **arguments})
