@@ -12,7 +12,7 @@ STORES = .venv/.stores
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store clean
+.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -70,6 +70,9 @@ bench-console: $(SYNCED)
 
 bench-store: $(SYNCED) $(STORES)
 	$(RUN) python -m bench.store
+
+bench-columns: $(SYNCED)
+	$(RUN) python -m bench.columns
 
 bench-gateway: $(SYNCED)
 	$(RUN) python -m bench.gateway

@@ -12,11 +12,15 @@ from typing import Any
 
 import lance
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InternalError,
+    InvalidInputError,
+    TableColumnNotFoundError,
+)
 
 import lancehouse
 from lancehouse.connection import Connection
@@ -74,12 +78,13 @@ KILLED = (KilledError, InternalError)
 
 @pytest.fixture(params=["stable", "unstable"])
 def is_stable(request: pytest.FixtureRequest) -> bool:
-    return request.param == "stable"
+    return bool(request.param == "stable")
 
 
 @pytest.fixture
 def docs(tmp_path: Path, is_stable: bool) -> str:
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("word", pa.string())])
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("word", pa.string())]
+    schema = pa.schema(fields)
     rows = pa.table({"id": range(40), "word": [f"w{number}" for number in range(40)]}, schema=schema)
     dataset = lance.write_dataset(rows, tmp_path / "docs.lance", max_rows_per_file=15, enable_stable_row_ids=is_stable)
     dataset.delete("id = 3 OR id = 39")
@@ -100,9 +105,7 @@ def data_files(docs: str) -> set[str]:
     return {path.name for path in Path(docs, "data").iterdir()}
 
 
-def test_a_column_is_defined_and_filled_in_place(
-    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_is_defined_and_filled_in_place(docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     before = data_files(docs)
     made.clear()
     monkeypatch.setattr(column_functions, "_instances", {})
@@ -329,13 +332,13 @@ def test_a_class_that_cannot_be_made_fails_the_job(docs: str, jobs: TableJobs) -
 
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def often(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Checkpoints after every few rows, however fast the function."""
     monkeypatch.setattr(column_filling, "LEAST_BETWEEN_S", 0.0)
     return {"batch_rows": 2, "checkpoint_rows": 4}
 
 
-def test_no_row_is_computed_twice_beyond_a_checkpoint(docs: str, tmp_path: Path, often: dict[str, int]) -> None:
+def test_no_row_is_computed_twice_beyond_a_checkpoint(docs: str, tmp_path: Path, often: dict[str, Any]) -> None:
     jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
     flag = tmp_path / "killed"
     COUNTS.clear()
@@ -429,7 +432,7 @@ def test_a_large_fragment_is_computed_by_several_pieces(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_history_ends_with_the_right_values(
-    docs: str, tmp_path: Path, is_stable: bool, seed: int, often: dict[str, int]
+    docs: str, tmp_path: Path, is_stable: bool, seed: int, often: dict[str, Any]
 ) -> None:
     """Random appends, updates, deletes, compactions, versions, failures and kills."""
     chance = random.Random(seed)
@@ -499,7 +502,7 @@ def test_any_history_ends_with_the_right_values(
     [
         (np.array([[1, 2], [3, 4]], np.float64), VECTOR),
         (pa.chunked_array([[1], [2]]), pa.int32()),
-        (pd.Series([1.0, None]), pa.float64()),
+        (pa.chunked_array([[1.0, None]]).to_pandas(), pa.float64()),
         ([None, "a"], pa.string()),
         (np.array([1, 2]), pa.int64()),
         ([[1.0, 2.0], [3.0, 4.0]], VECTOR),
@@ -537,8 +540,8 @@ def test_nothing_but_nulls_has_no_type(docs: str, jobs: TableJobs) -> None:
 
 @pytest.mark.parametrize("blobs", ["bytes", "file"])
 def test_blobs_come_as_bytes_or_as_files(tmp_path: Path, jobs: TableJobs, blobs: str) -> None:
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("image", pa.large_binary(), metadata=BLOB)])
-    rows = pa.table({"id": range(5), "image": [b"x" * n for n in range(1, 6)]}, schema=schema)
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("image", pa.large_binary(), metadata=BLOB)]
+    rows = pa.table({"id": range(5), "image": [b"x" * n for n in range(1, 6)]}, schema=pa.schema(fields))
     lance.write_dataset(rows, tmp_path / "images.lance", data_storage_version="2.1")
 
     @lancehouse.column(version="1", inputs=["image"], returns=pa.int64(), blobs=blobs)

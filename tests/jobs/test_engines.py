@@ -178,7 +178,7 @@ class _Stopping(LocalEngine):
         super().__init__(threads=2)
         self.error = error
 
-    def run(self, pieces: Any, work: Any) -> list[str]:
+    def run(self, pieces: Any, work: Any, resources: Any = None) -> list[str]:
         super().run(pieces, work)
         raise self.error
 

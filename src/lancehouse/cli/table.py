@@ -47,7 +47,7 @@ COMMANDS = (
     LazyCommand("columns", COMPUTED, "Show the computed columns of the table ID."),
     LazyCommand("compact", MAINTENANCE, "Merge small fragments, and drop deleted rows."),
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
-    LazyCommand("errors", COMPUTED, "Show the rows for which the function of COLUMN has failed."),
+    LazyCommand("errors", COMPUTED, "Show the rows that a computed column failed for."),
     LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
     LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),

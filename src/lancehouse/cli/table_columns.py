@@ -56,7 +56,7 @@ def columns(table: tuple[str, ...], work: JobWork) -> None:
 @click.option("--column", "keys", metavar="NAME", multiple=True, help="Show this column of the rows too. Repeatable.")
 @with_work
 def errors(table: tuple[str, ...], column: str, keys: tuple[str, ...], work: JobWork) -> None:
-    """Show the rows for which the function of COLUMN has failed."""
+    """Show the rows that a computed column failed for."""
     from lancehouse.jobs.columns import list_errors
     from lancehouse.lake.dataset import TableRef
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import chain, pairwise
@@ -34,6 +35,7 @@ from lancehouse.jobs.column_functions import (
     CallRules,
     ColumnFunction,
     FunctionCaller,
+    RowError,
     companion_name,
     definitions,
 )
@@ -188,8 +190,8 @@ class ComputedValues:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Parse what `to_json` returned."""
-        *start, ranges, base, result, errors = json.loads(text)
-        return cls(*start, _to_tuples(ranges), base, FillResult(*result), _to_tuples(errors))
+        fragment, inputs, at, piece, ranges, base, result, errors = json.loads(text)
+        return cls(fragment, inputs, at, piece, _to_tuples(ranges), base, FillResult(*result), _to_tuples(errors))
 
 
 def _to_tuples(rows: list[list[Any]]) -> Any:
@@ -362,6 +364,18 @@ class _Batch:
     errors: tuple[tuple[int, str], ...] = ()
     seconds: float = 0.0
 
+    @property
+    def states(self) -> pa.Array[Any]:
+        """The states of the rows."""
+        companion: Any = self.columns.column(1)
+        states: pa.Array[Any] = companion.field("state")
+        return states
+
+    @property
+    def is_skipped(self) -> Any:
+        """For each row whether it keeps the value that it has."""
+        return pc.equal(self.states, pa.scalar(SKIPPED)).to_numpy(zero_copy_only=False)
+
 
 class FragmentFiller:
     """Fills one fragment, or computes the values of a range of its rows."""
@@ -437,8 +451,8 @@ class FragmentFiller:
         if is_known.all():
             return resumed.read(rows)
         known, wanted = np.flatnonzero(is_known), np.flatnonzero(~is_known)
-        found, made = resumed.read(rows.take(pa.array(known))), self._call(batch.take(pa.array(wanted)))
-        order = pa.array(np.argsort(np.concatenate([known, wanted])))
+        found, made = resumed.read(rows.take(known)), self._call(batch.take(wanted))
+        order = np.argsort(np.concatenate([known, wanted]))
         columns = pa.Table.from_batches([found.columns, made.columns]).take(order).combine_chunks().to_batches()[0]
         return _Batch(*_row_ids_and_offsets(batch), columns, made.errors, made.seconds)
 
@@ -477,8 +491,9 @@ class FragmentFiller:
         """Compute the values of a batch."""
         row_ids, offsets = _row_ids_and_offsets(batch)
         begun = time.monotonic()
+        failures: tuple[RowError, ...] = ()
         if self._plan.function.sql is not None:
-            values, failures = batch.column("value").cast(self._plan.dtype), ()
+            values = batch.column("value").cast(self._plan.dtype)
         else:
             computed = self._caller.compute(self._arguments(batch), lambda position: f"row id {row_ids[position]}")
             values, failures = computed.array, computed.errors
@@ -527,7 +542,7 @@ class FragmentFiller:
             first, last = int(batch.offsets[0]), int(batch.offsets[-1])
             yield from old.read(first - position)
             rows = last + 1 - first
-            if rows == len(batch.offsets) and not _keeps_old(batch):
+            if rows == len(batch.offsets) and not batch.is_skipped.any():
                 old.skip(rows)
                 yield batch.columns
             else:
@@ -586,9 +601,8 @@ class _Summary:
             position += len(batch.row_ids)
             self.ranges += _find_runs(batch.row_ids, places)
             self.errors += batch.errors
-            states = batch.columns.column(1).field("state")
-            counts = {each["values"]: each["counts"] for each in states.value_counts().to_pylist()}
-            self.result += FillResult(0, *(counts.get(each, 0) for each in (FILLED, FAILED, SKIPPED)), batch.seconds)
+            counts = Counter(batch.states.to_pylist())
+            self.result += FillResult(0, counts[FILLED], counts[FAILED], counts[SKIPPED], batch.seconds)
             yield batch
 
 
@@ -599,22 +613,14 @@ def _find_runs(row_ids: Any, places: Any) -> Iterator[tuple[int, int, int]]:
         yield int(row_ids[first]), int(places[first]), int(last - first)
 
 
-def _keeps_old(batch: _Batch) -> bool:
-    return bool(pc.any(pc.equal(batch.columns.column(1).field("state"), SKIPPED)).as_py())
-
-
 def _place(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
     """Return a range of rows with new values in their places; rows that are skipped keep their old value."""
-    count = len(old)
-    both = pa.concat_tables([old, pa.Table.from_batches([batch.columns])])
-    places = np.arange(count)
-    new = np.arange(count, count + len(batch.offsets))
-    places[batch.offsets - first] = new
-    made = both.column(1).combine_chunks().take(pa.array(places))
-    is_skipped = pc.equal(batch.columns.column(1).field("state"), SKIPPED).to_numpy(zero_copy_only=False)
-    places[(batch.offsets - first)[is_skipped]] = (batch.offsets - first)[is_skipped]
-    values = both.column(0).combine_chunks().take(pa.array(places))
-    return pa.RecordBatch.from_arrays([values, made], schema=old.schema)
+    places, positions = np.arange(len(old)), batch.offsets - first
+    places[positions] = np.arange(len(old), len(old) + len(positions))
+    both = pa.concat_tables([old, pa.Table.from_batches([batch.columns])]).combine_chunks()
+    companion = both.column(1).take(places)
+    places[positions[batch.is_skipped]] = positions[batch.is_skipped]
+    return pa.table([both.column(0).take(places), companion], schema=old.schema).combine_chunks().to_batches()[0]
 
 
 class _OldValues:
@@ -669,8 +675,8 @@ def _no_values(schema: pa.Schema, rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(rows, schema.field(0).type), companion], schema=schema)
 
 
-def _without_null_structs(array: pa.StructArray) -> pa.StructArray:
-    if not array.null_count:
+def _without_null_structs(array: Any) -> pa.StructArray:
+    if not array.null_count and isinstance(array, pa.StructArray):
         return array
     return pa.StructArray.from_arrays(array.flatten(), fields=list(COMPANION_TYPE))
 
@@ -715,7 +721,7 @@ class _ResumedValues:
             by_place = np.argsort(places, kind="stable")
             parts.append(self._read_file(int(number), places[by_place]))
             order.append(chosen[by_place])
-        columns = pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(order)))).combine_chunks()
+        columns = pa.concat_tables(parts).take(np.argsort(np.concatenate(order))).combine_chunks()
         return _Batch(row_ids, offsets, columns.to_batches()[0])
 
     def _find(self, row_ids: Any) -> Any:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -82,7 +82,7 @@ def column(
     if blobs not in BLOBS:
         raise InvalidInputError(f"blobs must be {' or '.join(BLOBS)}, not {blobs!r}")
     if returns is not None:
-        _check_type(returns)
+        check_column_type(returns)
     mark = _Mark(str(version), names, returns, blobs)
 
     def decorate(target: F) -> F:
@@ -99,7 +99,12 @@ def is_column_function(value: Any) -> bool:
     return _MARK in getattr(value, "__dict__", {})
 
 
-def _check_type(dtype: pa.DataType) -> None:
+def check_column_type(dtype: pa.DataType) -> None:
+    """Refuse what is no type of a column.
+
+    Raises:
+        InvalidInputError: it is no Arrow type, or that of nothing but nulls.
+    """
     if not isinstance(dtype, pa.DataType):
         raise InvalidInputError(f"returns must be an Arrow type such as pa.float32(), not {dtype!r}")
     if pa.types.is_null(dtype):
@@ -293,7 +298,8 @@ class FunctionCaller:
                 f"{self._function.label} failed for {describe_row(first.position)}: {first.exception}; mend it, or set "
                 'on_error="null" or "skip" to go on without such rows'
             )
-        arrays = [pa.nulls(1, self._dtype) if isinstance(part, RowError) else part for part in parts]
+        dtype: Any = self._dtype
+        arrays = [pa.nulls(1, dtype) if isinstance(part, RowError) else part for part in parts]
         return Values(_concat(arrays, self._dtype), errors)
 
     def _compute_range(self, inputs: Sequence[Any], first: int, rows: int) -> Iterator[Any]:
@@ -360,7 +366,7 @@ def to_array(result: Any, rows: int, dtype: pa.DataType | None) -> pa.Array[Any]
     if len(array) != rows:
         raise InvalidInputError(f"the function gave {len(array)} values for {rows} rows")
     if dtype is None:
-        _check_type(array.type)
+        check_column_type(array.type)
     return array
 
 
@@ -380,7 +386,7 @@ def _convert(result: Any, dtype: pa.DataType | None) -> pa.Array[Any]:
     return pa.array(result, dtype, from_pandas=True) if is_series else pa.array(result, dtype)
 
 
-def _concat(arrays: Sequence[pa.Array[Any]], dtype: pa.DataType | None) -> pa.Array[Any]:
+def _concat(arrays: Sequence[pa.Array[Any]], dtype: Any) -> pa.Array[Any]:
     if len(arrays) == 1:
         return arrays[0]
     return pa.concat_arrays(arrays) if arrays else pa.nulls(0, dtype or pa.null())
@@ -412,9 +418,3 @@ def get_instance(function: ColumnFunction) -> Callable[..., Any]:
             except _FOREIGN as error:
                 raise InvalidInputError(f"{function.label} cannot be made: {_describe_error(error)}") from error
         return known[1]
-
-
-def with_type(function: ColumnFunction, dtype: pa.DataType) -> ColumnFunction:
-    """Return a function whose type is known."""
-    _check_type(dtype)
-    return replace(function, returns=dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import lance
@@ -21,9 +22,9 @@ from lancehouse.jobs.column_functions import (
     ColumnDefinition,
     ColumnFunction,
     FunctionCaller,
+    check_column_type,
     companion_name,
     definitions,
-    with_type,
 )
 from lancehouse.jobs.engine import Engine
 from lancehouse.lake.commits import locate_table
@@ -137,7 +138,9 @@ def _find_type(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) 
         dtype = _find_type_by_call(engine, pinned, function)
     schema = relax_nullability(pa.schema([pa.field("value", dtype)]))
     check_types(schema)
-    return with_type(function, schema.field(0).type).returns
+    found: pa.DataType = schema.field(0).type
+    check_column_type(found)
+    return found
 
 
 def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
@@ -153,7 +156,9 @@ def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFu
         return [base64.b64encode(schema.serialize().to_pybytes()).decode()]
 
     for text in engine.run([pinned], work):
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
+        schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+        dtype: pa.DataType = schema.field(0).type
+        return dtype
     raise InvalidInputError(f"the type of {function.label} is not known, and there is no row to call it with: returns=")
 
 
@@ -183,7 +188,7 @@ def find_functions(
                 + (", whose code has changed" if function.version == definition.version else "")
                 + "; define_columns takes it over"
             )
-        found[name] = with_type(function, schema.field(name).type)
+        found[name] = replace(function, returns=schema.field(name).type)
     return found
 
 
@@ -266,9 +271,9 @@ def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
         if name not in definitions(dataset.schema):
             raise InvalidInputError(f"{table}: {name} is no computed column")
         made = companion_name(name)
-        wanted = {"_rowid": "_rowid", **{each: f"`{each}`" for each in columns}}
+        wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: f"`{each}`" for each in columns}}
         wanted |= {"state": f"`{made}`.state", "version": f"`{made}`.version"}
-        rows = dataset.to_table(columns=wanted, filter=f"`{made}`.state IN ('{FAILED}', '{SKIPPED}')")
+        rows: pa.Table = dataset.to_table(columns=wanted, filter=f"`{made}`.state IN ('{FAILED}', '{SKIPPED}')")
     records = error_records(locate_table(table), name).read_records().values()
     messages = {(row_id, version): message for each in records for row_id, message, version in each}
     keys = zip(rows["_rowid"].to_pylist(), rows["version"].to_pylist(), strict=True)

@@ -115,7 +115,7 @@ class TableJobs:
     def add_columns(
         self,
         table: TableName,
-        columns: Mapping[str, str | Function],
+        columns: Mapping[str, str | Function | Callable[..., Any]],
         read_columns: Names | None = None,
         *,
         allow_changed: bool = False,

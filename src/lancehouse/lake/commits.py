@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -255,6 +256,9 @@ RUN = "lancehouse.run"
 _MAINTENANCE = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Rewrite)
 """Operations that change no rows."""
 
+STABLE_ROW_IDS = "LANCEHOUSE_STABLE_ROW_IDS"
+"""Environment variable that is `false` where new tables shall have no stable row ids."""
+
 RETRIES = 20
 """Number of times that Lance retries a commit over versions that do not conflict with it."""
 
@@ -366,11 +370,19 @@ def create(
     """
     operation = lance.LanceOperation.Overwrite(schema, parse_new_fragments(new_fragments))
     try:
-        return commit(table, at, operation, 0, properties, retries=0)
+        return commit(table, at, operation, 0, properties, retries=0, stable_row_ids=creates_stable_row_ids())
     except LanceNamespaceError as error:
         if is_refusal(error) and table.exists():
             raise CreateConflictError(f"{table}: another writer created it just now") from error
         raise
+
+
+def creates_stable_row_ids() -> bool:
+    """Return whether rows of new tables get ids that they keep when they are changed or moved.
+
+    Computed columns and views need them to find what has changed.
+    """
+    return os.environ.get(STABLE_ROW_IDS, "true").strip().lower() != "false"
 
 
 def create_or_append(
@@ -423,6 +435,7 @@ def commit(
     properties: Properties = None,
     *,
     retries: int = RETRIES,
+    stable_row_ids: bool | None = None,
 ) -> int:
     """Commit an operation as a new version, through the namespace if it manages versions; return the version.
 
@@ -433,6 +446,7 @@ def commit(
         base: the version that the change was made for.
         properties: to store with the transaction.
         retries: how often to rebase over versions that do not conflict; 0 for never.
+        stable_row_ids: whether a first version gives rows ids that they keep.
 
     Raises:
         ConcurrentModificationError: a version that was committed in the meantime conflicts.
@@ -447,6 +461,7 @@ def commit(
                 storage_options=dict(at.storage_options) or None,
                 enable_v2_manifest_paths=True,
                 max_retries=retries,
+                enable_stable_row_ids=stable_row_ids,
                 namespace_client=table.namespace,
                 table_id=list(table.id) or None,
                 # Unlike `lance.dataset` and `write_dataset`, this call does not ask the namespace for it.

@@ -12,7 +12,7 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.identifiers import parse_levels
-from lancehouse.lake.commits import locate_table
+from lancehouse.lake.commits import creates_stable_row_ids, locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
 
@@ -48,6 +48,7 @@ def write_table(rows: Any, name: str, mode: str = "create", **options: Any) -> l
         LanceNamespaceError: the rows cannot be written; the message says what to do, where that is known.
     """
     client, table_id = _find_client(name)
+    options.setdefault("enable_stable_row_ids", creates_stable_row_ids())
     table = TableRef.in_namespace(client, table_id)
     with translate_refusals(client, table_id), translate_errors(name, lambda: locate_table(table).storage_options):
         return lance.write_dataset(rows, namespace_client=client, table_id=table_id, mode=mode, **options)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from lancehouse.cli.main import main
+
+FEATURES = """
+import lancehouse, pyarrow as pa
+
+@lancehouse.column(version="1", inputs=["word"], returns=pa.int64())
+def size(words):
+    if "bad" in words.to_pylist():
+        raise ValueError("no bad")
+    return [len(word) for word in words.to_pylist()]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    lance.write_dataset(pa.table({"id": [1, 2], "word": ["one", "bad"]}), tmp_path / "docs.lance")
+    (tmp_path / "features_of_cli.py").write_text(FEATURES)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> Result:
+    where = ["--impl", "dir", "--property", f"root={folder}"]
+    return CliRunner().invoke(main, ["--output", "json", "table", words[0], "docs", *words[1:], *where])
+
+
+def test_columns_are_defined_filled_and_shown(folder: Path) -> None:
+    define = ("--define", "size=features_of_cli:size", "--modules", str(folder))
+    failed = run(folder, "backfill", *define)
+    assert failed.exit_code == 1
+    assert "size failed for row id 1: ValueError: no bad" in failed.output
+    filled = json.loads(run(folder, "backfill", "--modules", str(folder), "--on-error", "null").stdout)
+    assert (filled["filled"], filled["failed"]) == (1, 1)
+    [row] = json.loads(run(folder, "columns").stdout)["rows"]
+    assert (row["column"], row["function"], row["failed"]) == ("size", "features_of_cli:size", 1)
+    [error] = json.loads(run(folder, "errors", "size", "--column", "id").stdout)["rows"]
+    assert (error["id"], error["exception"]) == (2, "ValueError: no bad")

@@ -1,0 +1,67 @@
+"""Computed columns on Spark: functions go to the tasks, models are made there, errors come back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.spark import LanceCatalog, column
+
+VECTOR = pa.list_(pa.float32(), 2)
+
+
+@column(version="1", inputs=["word"], returns=VECTOR)
+class Embed:
+    """Says in which process it is made, and refuses one word."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+
+    def __call__(self, words: Any) -> Any:
+        if "w13" in words.to_pylist():
+            raise ValueError("no w13")
+        return np.array([[len(word), self.process] for word in words.to_pylist()], np.float32)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, spark: Any) -> LanceCatalog:
+    rows = pa.table({"id": range(40), "word": [f"w{number}" for number in range(40)]})
+    lance.write_dataset(rows, tmp_path / "docs.lance", max_rows_per_file=10, enable_stable_row_ids=True)
+    return LanceCatalog(spark, "dir", {"root": str(tmp_path)})
+
+
+def test_columns_are_filled_by_tasks(catalog: LanceCatalog, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="Embed failed for row id 13: ValueError: no w13"):
+        catalog.add_columns("docs", {"embedding": Embed})
+    result = catalog.backfill("docs", on_error="null", commit_every=2)
+    assert (result.filled, result.failed) == (39, 1)
+    vectors = lance.dataset(tmp_path / "docs.lance").to_table(["id", "embedding"]).to_pydict()["embedding"]
+    assert vectors[12][0] == 3
+    assert float(np.float32(os.getpid())) not in {vector[1] for vector in vectors if vector}, "nothing on the driver"
+    [row] = catalog.computed_columns("docs").collect()
+    assert (row["column"], row["filled"], row["missing"], row["failed"]) == ("embedding", 39, 0, 1)
+    [error] = catalog.column_errors("docs", "embedding", ["id"]).collect()
+    assert (error["id"], error["exception"]) == (13, "ValueError: no w13")
+    assert catalog.read("docs").columns == ["id", "word", "embedding"]
+    assert "_lancehouse_embedding" in catalog.read("docs", columns=["_lancehouse_embedding"]).columns
+    new = catalog.spark.createDataFrame([(50, "late")], ["id", "word"])
+    catalog.append(new, "docs")
+    assert catalog.backfill("docs").filled == 1
+
+
+def test_tables_are_created_with_stable_row_ids(
+    catalog: LanceCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = catalog.spark.createDataFrame([(1, "a")], ["id", "word"])
+    catalog.create(rows, "new")
+    assert lance.dataset(tmp_path / "new.lance").has_stable_row_ids
+    monkeypatch.setenv("LANCEHOUSE_STABLE_ROW_IDS", "false")
+    catalog.create(rows, "plain")
+    assert not lance.dataset(tmp_path / "plain.lance").has_stable_row_ids
