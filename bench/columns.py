@@ -45,7 +45,8 @@ def make_table(place: Path, rows: int) -> None:
             payload = pa.Array.from_buffers(pa.binary(PAYLOAD), count, [None, data]).cast(pa.binary())
             yield pa.record_batch({"id": pa.array(np.arange(first, first + count)), "payload": payload})
 
-    schema = pa.schema({"id": pa.int64(), "payload": pa.binary()})
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("payload", pa.binary())]
+    schema = pa.schema(fields)
     reader = pa.RecordBatchReader.from_batches(schema, batches())
     size = -(-rows // FRAGMENTS)
     lance.write_dataset(reader, place, schema=schema, max_rows_per_file=size, enable_stable_row_ids=True)

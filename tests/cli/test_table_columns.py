@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lancehouse.cli.main import main
+from lancehouse.connection import Connection
+from lancehouse.jobs import LocalEngine, TableJobs
 
 FEATURES = """
 import lancehouse, pyarrow as pa
@@ -47,3 +49,13 @@ def test_columns_are_defined_filled_and_shown(folder: Path) -> None:
     assert (row["column"], row["function"], row["failed"]) == ("size", "features_of_cli:size", 1)
     [error] = json.loads(run(folder, "errors", "size", "--column", "id").stdout)["rows"]
     assert (error["id"], error["exception"]) == (2, "ValueError: no bad")
+
+
+def test_a_view_is_refreshed(folder: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1, 2]}), folder / "source.lance", enable_stable_row_ids=True)
+    jobs = TableJobs(Connection("dir", {"root": str(folder)}), LocalEngine(threads=1))
+    jobs.create_materialized_view("docs2", "source", columns=["id"])
+    lance.write_dataset(pa.table({"id": [3]}), folder / "source.lance", mode="append")
+    where = ["--impl", "dir", "--property", f"root={folder}"]
+    shown = CliRunner().invoke(main, ["--output", "json", "table", "refresh", "docs2", *where])
+    assert json.loads(shown.stdout)["inserted"] == 1

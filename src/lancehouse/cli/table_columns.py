@@ -1,4 +1,4 @@
-"""`lancehouse table columns`, `backfill` and `errors`: computed columns."""
+"""`lancehouse table columns`, `backfill`, `errors` and `refresh`: computed columns and materialized views."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ ERRORS = (
     OutputColumn("state", "State"),
     OutputColumn("version", "Version"),
     OutputColumn("exception", "Exception"),
+)
+
+
+with_modules = click.option(
+    "--modules",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=".",
+    help="Folder of the modules of functions; default: the current one.",
 )
 
 
@@ -87,12 +95,7 @@ def errors(table: tuple[str, ...], column: str, keys: tuple[str, ...], work: Job
     help="End, set the row to null, or leave it as it is.",
 )
 @click.option("--allow-changed", is_flag=True, help="Take a function whose code has changed, but not its version.")
-@click.option(
-    "--modules",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    help="Folder of the modules of functions; default: the current one.",
-)
+@with_modules
 @with_values("--param", "batch_rows=N, commit_every=N, max_concurrency=N, retries=N, timeout_s=N, …")
 @with_work
 def backfill(
@@ -112,16 +115,38 @@ def backfill(
     failure the same command goes on.
     """
     check_table(work, table)
-    folder = str(modules.resolve())
-    sys.path.insert(0, folder)
-    # For the processes that Spark starts.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
     with work.start_jobs(f"filling {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
         if define:
             catalog.define_columns(table, _load_functions(define), allow_changed=allow_changed)
         result = catalog.backfill(table, names or None, where, **{**how, **params})
     work.app.output.record("", {"table": work.format_id(table), **asdict(result)})
+
+
+@click.command()
+@with_table
+@with_modules
+@with_values("--param", "batch_rows=N, max_concurrency=N, retries=N, timeout_s=N, …")
+@with_work
+def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work: JobWork) -> None:
+    """Bring the materialized view ID up to date.
+
+    What came of rows of its source that are new, changed or deleted since the last time is made again, in one commit.
+    """
+    check_table(work, table)
+    _find_modules_in(modules)
+    scope = MaintenanceScope(table, ())
+    with work.start_jobs(f"refreshing {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
+        result = catalog.refresh(table, **params)
+    work.app.output.record("", {"table": work.format_id(table), **asdict(result)})
+
+
+def _find_modules_in(modules: Path) -> None:
+    """Let this process, and those that Spark starts, find modules in a folder."""
+    folder = str(modules.resolve())
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
 def _load_functions(named: Mapping[str, str]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.connection import Connection
-from lancehouse.identifiers import format_levels, parse_levels
+from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs import columns as columns_jobs
-from lancehouse.jobs import compaction, computed_columns, index_building, ingest, merge, orphans, row_changes
+from lancehouse.jobs import compaction, computed_columns, index_building, ingest, merge, orphans, row_changes, views
 from lancehouse.jobs.address import TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
@@ -23,6 +23,7 @@ from lancehouse.jobs.index_building import BuiltIndex
 from lancehouse.jobs.job import ChangeResult, WriteOptions
 from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.jobs.sources.formats import ALL_OPTIONS
+from lancehouse.jobs.views import RefreshResult
 from lancehouse.lake.commits import FileLayout
 from lancehouse.suggestions import suggest
 
@@ -219,6 +220,58 @@ class TableJobs:
         """
         ref, keys = self._address(table).to_ref(), check_names("columns", columns)
         return columns_jobs.list_errors(ref, check_text("column", column), keys)
+
+    # Materialized views
+
+    def create_materialized_view(
+        self,
+        view: TableName,
+        source: TableName,
+        function: Any = None,
+        columns: Names | Mapping[str, str] = (),
+        where: str | None = None,
+        **how: Any,
+    ) -> RefreshResult:
+        """Create a table whose rows are made of those of another, which `refresh` brings up to date.
+
+        Called again with another version of the function, it makes all rows again.
+
+        Args:
+            view: id of the new table.
+            source: id of the table that it is made of, which has stable row ids.
+            function: a function or class that is marked with `@lancehouse.column` and returns a list for each row,
+                whose items become rows; the fields of structs become columns. Without one, a row becomes one row.
+            columns: columns of the source to take along, or SQL over its rows by name.
+            where: take only rows of the source that match.
+            how: see `backfill`: `batch_rows`, `retries`, `max_concurrency` and so on.
+
+        Raises:
+            TableAlreadyExistsError: there is a table that is no view, or a view with other columns.
+        """
+        if isinstance(columns, Mapping):
+            taken = dict(check_mapping("columns", columns, "columns and SQL, such as {'id': 'id'}"))
+        else:
+            taken = {name: quote_name(name) for name in check_names("columns", columns)}
+        made_by = None if function is None else ColumnFunction.of(function)
+        options = parse_fill_options(how, None, False)
+        ids = self._address(view), self._address(source)
+        rows = check_condition("where", where)
+        return views.create_view(self._engine, *ids, taken, made_by, rows, options)
+
+    def refresh(self, view: TableName, function: Any = None, **how: Any) -> RefreshResult:
+        """Make the rows of a view again that came of rows which are new, changed or deleted since.
+
+        Args:
+            view: id of the view.
+            function: its function, where it cannot be imported by its name.
+            how: see `backfill`.
+        """
+        made_by = None if function is None else ColumnFunction.of(function)
+        return views.refresh_view(self._engine, self._address(view), made_by, parse_fill_options(how, None, False))
+
+    def lineage(self, table: TableName) -> Any:
+        """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
+        return views.list_lineage(self._address(table))
 
     def ingest(
         self,

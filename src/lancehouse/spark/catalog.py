@@ -199,6 +199,10 @@ class LanceCatalog(TableJobs):
         """
         return self.spark.createDataFrame(super().column_errors(table, column, columns))
 
+    def lineage(self, table: TableName) -> DataFrame:
+        """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
+        return self.spark.createDataFrame(super().lineage(table))
+
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""
         return listing.history(self.spark, self._address(table))

@@ -1,0 +1,171 @@
+"""Materialized views: rows that are made of those of another table, and made again where it changed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import InternalError, InvalidInputError, TableAlreadyExistsError
+
+import lancehouse
+from lancehouse.connection import Connection
+from lancehouse.jobs import LocalEngine, TableJobs, views
+
+CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("text", pa.string())]))
+calls: Counter[str] = Counter()
+
+
+@lancehouse.column(version="1", inputs=["words"], returns=CHUNKS)
+def chunk(texts: Any) -> Any:
+    """One row for each word; none for no words."""
+    calls.update(texts.to_pylist())
+    return [
+        [{"position": place, "text": word} for place, word in enumerate((text or "").split())]
+        for text in texts.to_pylist()
+    ]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> TableJobs:
+    rows = pa.table({"id": range(6), "words": ["a b", "c", "", "d e f", "g", None]})
+    lance.write_dataset(rows, tmp_path / "docs.lance", max_rows_per_file=2, enable_stable_row_ids=True)
+    calls.clear()
+    return TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=2))
+
+
+def docs(tmp_path: Path) -> lance.LanceDataset:
+    return lance.dataset(tmp_path / "docs.lance")
+
+
+def texts(tmp_path: Path, view: str = "chunks") -> list[tuple[int, str]]:
+    rows = lance.dataset(tmp_path / f"{view}.lance").to_table(["id", "text"]).to_pylist()
+    return sorted((row["id"], row["text"]) for row in rows)
+
+
+def test_a_row_becomes_none_one_or_many(jobs: TableJobs, tmp_path: Path) -> None:
+    result = jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    assert (result.inserted, result.deleted) == (7, 0)
+    assert texts(tmp_path) == [(0, "a"), (0, "b"), (1, "c"), (3, "d"), (3, "e"), (3, "f"), (4, "g")]
+    ids = docs(tmp_path).to_table(["id"], with_row_id=True).to_pylist()
+    by_row_id = {row["_rowid"]: row["id"] for row in ids}
+    for row in lance.dataset(tmp_path / "chunks.lance").to_table().to_pylist():
+        assert by_row_id[row["_lancehouse_source"]] == row["id"]
+    assert not (tmp_path / "chunks.lance" / "_lancehouse").exists()
+
+
+def test_a_refresh_makes_what_changed(jobs: TableJobs, tmp_path: Path) -> None:
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    calls.clear()
+    assert jobs.refresh("chunks").inserted == 0
+    lance.write_dataset(pa.table({"id": [10], "words": ["x y"]}), tmp_path / "docs.lance", mode="append")
+    docs(tmp_path).update({"words": "'changed'"}, where="id = 3")
+    docs(tmp_path).delete("id = 0")
+    docs(tmp_path).optimize.compact_files()
+    result = jobs.refresh("chunks")
+    assert (result.inserted, result.deleted) == (3, 5)
+    assert texts(tmp_path) == [(1, "c"), (3, "changed"), (4, "g"), (10, "x"), (10, "y")]
+    assert calls == {"x y": 1, "changed": 1}
+
+
+def test_a_view_by_sql_of_rows_that_match(jobs: TableJobs, tmp_path: Path) -> None:
+    jobs.create_materialized_view("chunks", "docs", columns={"id": "id", "text": "upper(words)"}, where="id < 3")
+    assert texts(tmp_path) == [(0, "A B"), (1, "C"), (2, "")]
+    docs(tmp_path).update({"id": "7"}, where="id = 1")
+    jobs.refresh("chunks")
+    assert texts(tmp_path) == [(0, "A B"), (2, "")]
+
+
+def test_a_view_of_a_view(jobs: TableJobs, tmp_path: Path) -> None:
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    jobs.create_materialized_view("upper", "chunks", columns={"id": "id", "text": "upper(text)"})
+    docs(tmp_path).update({"words": "'z'"}, where="id = 4")
+    jobs.refresh("chunks")
+    jobs.refresh("upper")
+    assert texts(tmp_path, "upper")[-1] == (4, "Z")
+    rows = jobs.lineage("upper").to_pylist()
+    assert [(row["table"], row["source"]) for row in rows] == [("upper", "chunks"), ("chunks", "docs")]
+    assert rows[1]["function"] == "tests.jobs.test_views:chunk"
+
+
+def test_another_version_makes_all_rows_again(jobs: TableJobs, tmp_path: Path) -> None:
+    @lancehouse.column(version="2", inputs=["words"], returns=CHUNKS)
+    def whole(texts: Any) -> Any:
+        return [[{"position": 0, "text": text}] if text else [] for text in texts.to_pylist()]
+
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    with pytest.raises(InvalidInputError, match="create_materialized_view takes it over"):
+        jobs.refresh("chunks", whole)
+    jobs.create_materialized_view("chunks", "docs", whole, columns=["id"])
+    assert texts(tmp_path) == [(0, "a b"), (1, "c"), (3, "d e f"), (4, "g")]
+
+
+@pytest.mark.parametrize("moment", ["commit", "_finish"])
+def test_a_refresh_that_died_is_gone_on_with(
+    jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    docs(tmp_path).update({"words": "'one two'"}, where="id = 1")
+    calls.clear()
+
+    def die(*_: Any, **__: Any) -> Any:
+        raise InternalError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(InternalError):
+        if moment == "commit":
+            patch.setattr(views, "commit_rewrite", die)
+        else:
+            patch.setattr(views._Refresh, "_finish", die)
+        jobs.refresh("chunks")
+    jobs.refresh("chunks")
+    assert texts(tmp_path) == [(0, "a"), (0, "b"), (1, "one"), (1, "two"), (3, "d"), (3, "e"), (3, "f"), (4, "g")]
+    assert calls == {"one two": 1}
+    assert not (tmp_path / "chunks.lance" / "_lancehouse").exists()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_history_gives_what_a_new_view_has(jobs: TableJobs, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"], where="id <> 4")
+    for number in range(12):
+        match chance.choice(["append", "update", "delete", "compact", "compact view", "refresh"]):
+            case "append":
+                rows = pa.table({"id": [100 + number], "words": [f"n{number} m{number}"]})
+                lance.write_dataset(rows, tmp_path / "docs.lance", mode="append")
+            case "update":
+                docs(tmp_path).update({"words": f"'u{number}'"}, where=f"id % 3 = {chance.randint(0, 2)}")
+            case "delete":
+                docs(tmp_path).delete(f"id % 7 = {chance.randint(0, 6)}")
+            case "compact":
+                docs(tmp_path).optimize.compact_files()
+            case "compact view":
+                lance.dataset(tmp_path / "chunks.lance").optimize.compact_files()
+            case "refresh":
+                jobs.refresh("chunks")
+    jobs.refresh("chunks")
+    jobs.create_materialized_view("anew", "docs", chunk, columns=["id"], where="id <> 4")
+    assert texts(tmp_path) == texts(tmp_path, "anew")
+
+
+def test_what_cannot_be_is_refused(jobs: TableJobs, tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "plain.lance")
+    with pytest.raises(InvalidInputError, match="no stable row ids"):
+        jobs.create_materialized_view("v", "plain", columns=["id"])
+    with pytest.raises(InvalidInputError, match="at least one column"):
+        jobs.create_materialized_view("v", "docs")
+    with pytest.raises(TableAlreadyExistsError, match="no view"):
+        jobs.create_materialized_view("plain", "docs", columns=["id"])
+    with pytest.raises(InvalidInputError, match="no materialized view"):
+        jobs.refresh("docs")
+
+    @lancehouse.column(version="1", inputs=["words"], returns=pa.string())
+    def flat(texts: Any) -> Any:
+        return texts
+
+    with pytest.raises(InvalidInputError, match="must return a list"):
+        jobs.create_materialized_view("v", "docs", flat)
+    assert not (tmp_path / "v.lance").exists()
