@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lancehouse.clients.transactions import transaction
     from lancehouse.clients.unity import UnityNamespace
     from lancehouse.errors import CommitStateUnknownError
-    from lancehouse.lake.shortcuts import locate
     from lancehouse.jobs.column_functions import column
+    from lancehouse.lake.shortcuts import locate
     from lancehouse.lake.shortcuts import open_table as open  # noqa: A004
     from lancehouse.lake.shortcuts import write_table as write
     from lancehouse.named_catalogs import connect
