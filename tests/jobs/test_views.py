@@ -127,7 +127,7 @@ def test_a_refresh_that_died_is_gone_on_with(
     assert not (tmp_path / "chunks.lance" / "_lancehouse").exists()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 30))])
 def test_any_history_gives_what_a_new_view_has(jobs: TableJobs, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"], where="id <> 4")
