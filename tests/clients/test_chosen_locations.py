@@ -223,6 +223,7 @@ def test_copies(house: ManagedCatalog, nessie: Nessie, guess: Path, chosen: Path
     assert [each.action for each in copies.plan([("t",)])] == [Action.PRESENT]
 
 
+@pytest.mark.engines  # starts a server of its own, which takes longer than all other tests here
 @pytest.mark.parametrize("house", ["reference"], indirect=True)
 def test_the_gateway(house: ManagedCatalog, nessie: Nessie, guess: Path, chosen: Path, tmp_path: Path) -> None:
     """Tables are made where the server says, if that is below the roots of the backend; else nothing is left."""
