@@ -331,7 +331,7 @@ class RowMaker:
             return []
         reader = pa.RecordBatchReader.from_batches(self.schema, _chain(first, batches))
         layout = FileLayout(data_storage_version=storage_version)
-        return write_uncommitted(job.address.to_ref(), job.write_location(), reader, mode="append", layout=layout)
+        return write_uncommitted(job.to_ref(), job.write_location(), reader, mode="append", layout=layout)
 
     def _make(self, pinned: PinnedVersion, fragment: int) -> Iterator[pa.RecordBatch]:
         table, dataset = pinned.open()
