@@ -13,6 +13,7 @@ import pytest
 from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
+    ServiceUnavailableError,
     TableAlreadyExistsError,
     TableSchemaValidationError,
 )
@@ -88,7 +89,7 @@ def test_after_a_failure_it_goes_on_where_it_was(catalog: TableJobs, folder: Pat
 def test_who_died_after_the_commit_adds_nothing_twice(catalog: TableJobs, folder: Path, tmp_path: Path) -> None:
     catalog.ingest(folder / "0.parquet", "t")
 
-    def dies(_: JobProgress) -> None:
+    def dies(_: JobProgress, last: str) -> None:
         raise KeyboardInterrupt
 
     with patch.object(JobProgress, "clear", dies), pytest.raises(KeyboardInterrupt):
@@ -99,7 +100,7 @@ def test_who_died_after_the_commit_adds_nothing_twice(catalog: TableJobs, folder
 
 
 def test_who_died_after_the_commit_and_has_other_files_now(catalog: TableJobs, folder: Path, tmp_path: Path) -> None:
-    def dies(_: JobProgress) -> None:
+    def dies(_: JobProgress, last: str) -> None:
         raise KeyboardInterrupt
 
     with patch.object(JobProgress, "clear", dies), pytest.raises(KeyboardInterrupt):
@@ -107,6 +108,50 @@ def test_who_died_after_the_commit_and_has_other_files_now(catalog: TableJobs, f
     (folder / "3.parquet").unlink()
     assert catalog.ingest(folder, "t") == 2
     assert ids(tmp_path) == sorted([*range(400), *range(300)])
+
+
+@pytest.mark.parametrize("removed", range(5))
+def test_who_died_while_removing_records_adds_nothing_twice(
+    catalog: TableJobs, folder: Path, tmp_path: Path, removed: int
+) -> None:
+    unlink, left = Path.unlink, iter(range(removed))
+
+    def die(path: Path, *, missing_ok: bool = False) -> None:
+        if "_lancehouse" in path.parts and path.suffix == ".json" and next(left, None) is None:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    with patch.object(Path, "unlink", die), pytest.raises(KeyboardInterrupt):
+        catalog.ingest(folder, "t")
+    assert catalog.ingest(folder, "t") == 1
+    assert ids(tmp_path) == list(range(400))
+    assert left_over(tmp_path) == []
+
+
+def test_records_that_cannot_be_removed(catalog: TableJobs, folder: Path, tmp_path: Path) -> None:
+    """Its version is made, but who calls again must not be told that there is nothing to load."""
+    with (
+        patch.object(JobProgress, "clear", side_effect=ServiceUnavailableError("no answer")),
+        pytest.raises(ServiceUnavailableError, match=r"version 1 is made, but .* run it again.*: no answer"),
+    ):
+        catalog.ingest(folder, "t")
+    assert [catalog.ingest(folder, "t") for _ in range(2)] == [1, 2]
+    assert len(ids(tmp_path)) == 800
+
+
+def test_what_cannot_be_recorded_is_removed(folder: Path, tmp_path: Path) -> None:
+    """Nobody else would know of it."""
+    catalog = TableJobs(Connection("dir", {"root": str(tmp_path / "tables")}))
+    record = JobProgress.record
+
+    def fail(self: JobProgress, key: str, value: Any) -> None:
+        if key != commits.RUN:
+            raise ServiceUnavailableError("no answer")
+        record(self, key, value)
+
+    with patch.object(JobProgress, "record", fail), pytest.raises(ServiceUnavailableError, match="no answer"):
+        catalog.ingest(folder, "t")
+    assert list((tmp_path / "tables").rglob("*.lance/data/*")) == []
 
 
 def test_a_commit_that_is_refused_leaves_nothing(catalog: TableJobs, folder: Path, tmp_path: Path) -> None:

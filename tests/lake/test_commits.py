@@ -12,7 +12,13 @@ from unittest.mock import patch
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InternalError,
+    InvalidInputError,
+    PermissionDeniedError,
+    ServiceUnavailableError,
+)
 
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
@@ -122,8 +128,18 @@ def test_a_commit_that_failed_is_not_taken_for_another(table: TableRef) -> None:
         commits.append(table, locate_table(table), write_fragments(table, rows(3)), 1)
 
 
-def test_nothing_is_left_of_a_write_that_fails(table: TableRef) -> None:
-    before = files(table)
+def test_a_commit_that_cannot_be_looked_up_is_not_taken_for_a_refusal(table: TableRef) -> None:
+    """After a refusal, files are removed; who may not look knows nothing."""
+    with (
+        patch.object(lance.LanceDataset, "commit", side_effect=OSError("the connection broke")),
+        patch.object(commits, "find_version", side_effect=PermissionDeniedError("the token has expired")),
+        pytest.raises(InternalError, match="the connection broke"),
+    ):
+        commits.append(table, locate_table(table), write_fragments(table, rows(3)), 1)
+
+
+def write_and_break(table: TableRef) -> None:
+    """The rows break off after some files."""
 
     def breaking() -> Iterator[pa.RecordBatch]:
         for number in range(40):
@@ -133,7 +149,18 @@ def test_nothing_is_left_of_a_write_that_fails(table: TableRef) -> None:
     source = pa.RecordBatchReader.from_batches(rows().schema, breaking())
     with pytest.raises((InternalError, RuntimeError, OSError), match="the source broke"):
         write_uncommitted(table, locate_table(table), source, mode="append", layout=FileLayout(max_rows_per_file=2000))
+
+
+def test_nothing_is_left_of_a_write_that_fails(table: TableRef) -> None:
+    before = files(table)
+    write_and_break(table)
     assert files(table) == before
+
+
+def test_files_that_cannot_be_removed_do_not_hide_why(table: TableRef, caplog: pytest.LogCaptureFixture) -> None:
+    with patch.object(commits, "discard_fragments", side_effect=ServiceUnavailableError("no answer")):
+        write_and_break(table)
+    assert "files may be left over, which remove_orphans removes: no answer" in caplog.text
 
 
 def test_decimals_that_lie_between_the_marks(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,13 +20,14 @@ from lance_namespace.errors import (
     ConcurrentModificationError,
     LanceNamespaceError,
     TableAlreadyExistsError,
+    TableNotFoundError,
     TableSchemaValidationError,
 )
 
 from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.job import Job, JobProgress, WriteOptions, declare_table, find_version_of_same_run
 from lancehouse.jobs.sources import IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
@@ -140,11 +141,44 @@ def run_ingest(
     """
     if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return IngestResult(existing_version, None)
-    plan = plan_ingest(address, source, name, mode, how, transform, target)
-    if plan.existing_version is not None:
-        return IngestResult(plan.existing_version, None)
+    request = IngestRequest.of(address, source, name, mode, transform)
+    earlier = _list_earlier(request)
+    if (existing_version := _find_committed(request, earlier, how.run)) is not None:
+        return IngestResult(existing_version, None)
+    plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
     results = write_units(engine, plan)
     return commit_units(plan, results)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRequest:
+    """What identifies an ingest when the same call is repeated, whatever columns the table has by then."""
+
+    family: Job
+    """Stands for all jobs that load the same source in the same mode: their ids begin with its id."""
+    rows: str
+    """Digest of the columns, options and steps."""
+    units: str
+    """Digest of the units."""
+
+    @classmethod
+    def of(
+        cls,
+        address: TableAddress,
+        source: IngestSource,
+        name: Sequence[str],
+        mode: str,
+        transform: BatchTransform | None,
+    ) -> IngestRequest:
+        """Return what identifies the arguments of `run_ingest`."""
+        incoming = source.schema if transform is None else transform.schema
+        rows = _digest(str(incoming), source.key, *([transform.key] if transform is not None else []))
+        family = Job(address, f"ingest-{_digest(mode, *name)}-")
+        return cls(family, rows, _digest(*(unit.key for unit in source.units)))
+
+    def record(self, run: str) -> dict[str, str]:
+        """Return the record of a run, by which a later call can tell whether this one has committed before it died."""
+        return {"run": run, "rows": self.rows, "units": self.units}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +193,6 @@ class IngestPlan:
     dataset: lance.LanceDataset | None
     """The table as it was; None if it had no version."""
     run: str
-    existing_version: int | None = None
-    """The version that an earlier call of the same job has committed before it died: nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +220,54 @@ class IngestTask:
         rows = pa.RecordBatchReader.from_batches(self.target, batches)
         pieces = write_uncommitted(table, at, rows, mode=self.mode, layout=self.how.layout)
         done = {"rows": counter.rows, "pieces": pieces}
-        self.job.progress().record(unit.key, done)
+        self.job.record_or_discard(unit.key, done, pieces)
         return [json.dumps(done)]
 
 
+def _list_earlier(request: IngestRequest) -> list[JobProgress]:
+    """Return the records of earlier calls that load the same source and did not finish."""
+    try:
+        return request.family.progress().list_other_jobs(request.family.id)
+    except TableNotFoundError:
+        return []
+
+
+def _find_committed(request: IngestRequest, earlier: Sequence[JobProgress], run: str | None) -> int | None:
+    """Return the version that an earlier call has committed before it died, and remove its records; None if none has.
+
+    All jobs of the source are searched: the one that created the table has another id, as the table had no columns.
+
+    Args:
+        request: this call.
+        earlier: records of earlier calls.
+        run: name of this call's run, if it has one: another run loads the same again.
+    """
+    table, version = request.family.address.to_ref(), None
+    for job in earlier:
+        started = job.read_records().get(RUN)
+        if started is None or (committed := find_version_of_run(table, started["run"])) is None:
+            continue
+        job.clear(last=RUN)
+        if started == request.record(run or started["run"]):
+            version = committed
+    return version
+
+
 def plan_ingest(
-    address: TableAddress,
+    request: IngestRequest,
     source: IngestSource,
-    name: Sequence[str],
     mode: str,
     how: WriteOptions,
     transform: BatchTransform | None = None,
     target: pa.Schema | None = None,
+    *,
+    is_first: bool,
 ) -> IngestPlan:
-    """Check that the rows fit, declare a missing table, and find what an earlier call has written. See `run_ingest`."""
+    """Check that the rows fit, declare a missing table, and find what an earlier call has written. See `run_ingest`.
+
+    `is_first` says that there are no records of earlier calls, so that the store is not asked again.
+    """
+    address = request.family.address
     table = address.to_ref()
     dataset = table.find()
     if dataset is not None and mode == "create":
@@ -218,11 +284,10 @@ def plan_ingest(
     if dataset is None:
         declare_table(table)
     columns = str(dataset.lance_schema if dataset is not None and adds else schema)
-    key = _digest(columns, str(incoming), source.key, *([transform.key] if transform is not None else []))
-    family = f"ingest-{_digest(mode, *name)}-"
-    job = Job(address, f"{family}{key}")
+    job = replace(request.family, id=f"{request.family.id}{_digest(columns, request.rows)}")
     task = IngestTask(job, source.schema, transform, schema, "append" if adds else "overwrite", how)
-    return _resume(job, family, source.units, task, dataset)
+    recorded = {} if is_first else _read_recorded(job, request)
+    return _resume(job, request, recorded, source.units, task, dataset)
 
 
 def _require_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) -> None:
@@ -234,30 +299,32 @@ def _require_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) 
         )
 
 
-def _resume(
-    job: Job, family: str, units: list[Unit], task: IngestTask, dataset: lance.LanceDataset | None
-) -> IngestPlan:
-    """Find what an earlier call of the same job has done, and record that this one begins."""
-    progress, all_units = job.progress(), _digest(*(unit.key for unit in units))
+def _read_recorded(job: Job, request: IngestRequest) -> dict[str, Any]:
+    """Read what an earlier call of the same job has recorded; log if only others did that cannot be resumed."""
+    progress = job.progress()
     recorded = progress.read_records()
-    if not recorded and progress.list_other_jobs(family):
+    if not recorded and progress.list_other_jobs(request.family.id):
         logger.warning(
             "%s: the ingest starts over, and takes over nothing of an earlier one of the same source that did not "
             "finish: its columns, options, steps or functions were others, or cannot be compared",
             job.address,
         )
-    started, named = recorded.pop(RUN, {}), task.how.run
-    if (
-        started and (existing_version := find_version_of_run(job.address.to_ref(), started["run"])) is not None
-    ):  # the earlier call died after its commit, before it could remove its records
-        progress.clear()
-        if started["units"] == all_units and named in (None, started["run"]):
-            return IngestPlan(job, units, {}, task, dataset, started["run"], existing_version)
-        started, recorded = {}, {}
-    run = named or started.get("run") or uuid4().hex
-    # Recorded before any unit is written, and stored in the version too: a later call of the same ingest can tell by
-    # this id whether this one has committed before it died.
-    progress.record(RUN, {"run": run, "units": all_units})
+    return recorded
+
+
+def _resume(
+    job: Job,
+    request: IngestRequest,
+    recorded: dict[str, Any],
+    units: list[Unit],
+    task: IngestTask,
+    dataset: lance.LanceDataset | None,
+) -> IngestPlan:
+    """Take over what an earlier call of the same job has written, and record that this one begins."""
+    started = recorded.pop(RUN, {})
+    run = task.how.run or started.get("run") or uuid4().hex
+    # Recorded before any unit is written, and stored in the version too, see `_find_committed`.
+    job.progress().record(RUN, request.record(run))
     done = _drop_lost({key: UnitResult(**each) for key, each in recorded.items()}, job.write_location())
     return IngestPlan(job, units, done, task, dataset, run)
 
@@ -297,16 +364,30 @@ def commit_units(plan: IngestPlan, results: Sequence[UnitResult]) -> IngestResul
         if commits.is_refusal(error):
             _remove_written(plan.job, at, pieces)
         raise
+    try:
+        _remove_records(plan, at)
+    except LanceNamespaceError as error:
+        # Not a success: as long as the records are there, the same call later would load nothing.
+        raise type(error)(
+            f"{plan.job.address}: version {version} is made, but the records of the ingest could not be removed; run "
+            f"it again, which loads nothing twice: {error}"
+        ) from error
+    return IngestResult(version, sum(each.rows for each in results))
+
+
+def _remove_records(plan: IngestPlan, at: TableLocation) -> None:
+    """Remove the records of an ingest that is committed, and files of earlier calls that it does not need."""
     current = {unit.key for unit in plan.units}
     discard_fragments([piece for key, each in plan.done.items() if key not in current for piece in each.pieces], at)
-    plan.job.progress().clear()
-    return IngestResult(version, sum(each.rows for each in results))
+    # The record of the run goes last: without it, the next call would take what is committed for files of a call that
+    # died before its commit, and commit them again.
+    plan.job.progress().clear(last=RUN)
 
 
 def _remove_written(job: Job, at: TableLocation, pieces: Sequence[NewFragment]) -> None:
     """Remove files that were not committed, except those that the same ingest has committed in a concurrent call."""
     table = job.address.to_ref()
-    job.progress().clear()
+    job.progress().clear(last=RUN)
     if table.exists():
         owners = {orphans.owner(f"data/{file.path}") for each in parse_new_fragments(pieces) for file in each.files}
         orphans.discard(table, owners, since=1)

@@ -41,6 +41,7 @@ from lancehouse.lake.commits import (
     is_refusal,
     list_fragment_files,
     locate_table,
+    try_discard_fragments,
     write_uncommitted,
 )
 from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder
@@ -110,11 +111,19 @@ class Job:
         progress = self.progress()
         # First record, then look whether the job still runs. In the other order the job could end in between, and
         # nobody would remove these files.
-        progress.record(uuid4().hex, list(written))
+        self.record_or_discard(uuid4().hex, list(written), written)
         if self.is_watched and not progress.has_record(RUNNING):
             discard_fragments(written, self.write_location())
             progress.clear()
             raise InternalError(f"{self.address}: the job {self.id} was over before this task")
+
+    def record_or_discard(self, key: str, value: Any, written: Sequence[NewFragment]) -> None:
+        """Record a step; if that fails, remove what the step has written, of which nobody else would know."""
+        try:
+            self.progress().record(key, value)
+        except LanceNamespaceError:
+            try_discard_fragments(written, self.write_location())
+            raise
 
     @contextmanager
     def clean_up_after(self, used: list[NewFragment]) -> Iterator[None]:
@@ -215,20 +224,23 @@ class JobProgress:
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_file_name(key)}")
 
-    def clear(self, known: Collection[str] | None = None) -> None:
+    def clear(self, known: Collection[str] | None = None, last: str = "") -> None:
         """Remove all records of the job; it is no error if there are none.
 
         Args:
             known: the keys of the records, if the caller has just read them: an object store is not asked again.
+            last: key of the record that is removed after all others, so that it is still there if this is interrupted.
         """
+        last_name = _file_name(last)
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             if place := local_folder(self.location):
-                _remove_folder(place / self.folder, up_to=place / FOLDER)
+                _remove_folder(place / self.folder, up_to=place / FOLDER, last=last_name)
                 return
             options = dict(self.storage_options)
-            names = self._list_records() if known is None else map(_file_name, known)
+            names = set(self._list_records() if known is None else map(_file_name, known))
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), names))
+                for some in (names - {last_name}, names & {last_name}):
+                    list(pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), some))
 
     def list_other_jobs(self, prefix: str) -> list[JobProgress]:
         """Return other jobs of the same table that have records and whose names start with a prefix."""
@@ -299,10 +311,10 @@ def _write_atomically(folder: Path, name: str, data: bytes) -> None:
             part.unlink(missing_ok=True)
 
 
-def _remove_folder(folder: Path, *, up_to: Path) -> None:
-    """Remove the files of a folder, then the folder and those above it that are empty, up to `up_to`."""
+def _remove_folder(folder: Path, *, up_to: Path, last: str) -> None:
+    """Remove the files of a folder, `last` after the others; then it, and folders above up to `up_to`, if empty."""
     if folder.is_dir():
-        for path in folder.iterdir():
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == last):
             path.unlink(missing_ok=True)
     with suppress(OSError):
         for empty in (folder, *folder.parents):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,8 @@ from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_streams import RowSource
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.lake.versions import find_transaction
+
+logger = logging.getLogger(__name__)
 
 NewFragment = str
 """A fragment that is written but not committed: its metadata as JSON."""
@@ -130,7 +133,7 @@ def write_uncommitted(
                 **(layout or FileLayout()).to_arguments(),
             )
     except BaseException as error:
-        _delete_files(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
+        try_discard_fragments(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
         if source.error is not None:
             raise source.error from error
         raise
@@ -217,6 +220,14 @@ def discard_fragments(new_fragments: Iterable[NewFragment], at: TableLocation, *
         keep: files that stay, as `list_fragment_files` returns them.
     """
     _delete_files([file for file in list_fragment_files(new_fragments) if file not in keep], at)
+
+
+def try_discard_fragments(new_fragments: Iterable[NewFragment], at: TableLocation) -> None:
+    """Delete what `discard_fragments` does after a failure, which a second one must not hide: that is only logged."""
+    try:
+        discard_fragments(new_fragments, at)
+    except LanceNamespaceError as error:
+        logger.warning("%s: files may be left over, which remove_orphans removes: %s", at.location, error)
 
 
 def list_fragment_files(new_fragments: Iterable[NewFragment]) -> list[str]:
@@ -470,13 +481,24 @@ def commit(
     except LanceNamespaceError as error:
         # The error may have come after the commit was made. The transaction's uuid tells: if a version has it, this
         # succeeded.
-        landed = (
-            None if is_refusal(error) else find_version(table, lambda known: known.uuid == transaction.uuid, after=base)
-        )
+        landed = None if is_refusal(error) else _find_landed(table, transaction.uuid, base)
         if landed is None:
             raise
         return landed
     return int(dataset.version)
+
+
+def _find_landed(table: TableRef, uuid: str, base: int) -> int | None:
+    """Return the version of a transaction; None if there is none, or if it cannot be looked for.
+
+    In the second case the error of the commit must stay: that of the look, such as a missing permission, might count as
+    a refusal, after which files are deleted.
+    """
+    try:
+        return find_version(table, lambda known: known.uuid == uuid, after=base)
+    except LanceNamespaceError as error:
+        logger.warning("%s: cannot look whether a commit was made: %s", table, error)
+        return None
 
 
 def require_same_table(table: TableRef, base: int, expected_uuid: str) -> None:
