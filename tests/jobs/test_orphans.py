@@ -8,13 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from time import time
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 from lance_namespace import CreateTableVersionRequest
-from lance_namespace.errors import InvalidInputError, InvalidTableStateError, TableNotFoundError
+from lance_namespace.errors import InternalError, InvalidInputError, InvalidTableStateError, TableNotFoundError
 
 from lancehouse.jobs import orphans
 from lancehouse.jobs.job import JobProgress
@@ -95,6 +96,20 @@ def test_the_catalog_forgets_them_too(house: ManagedCatalog) -> None:
     table.open().tags.create("second", 2)
     cleanup(table.ref, NOW)
     assert set(house.snapshots(list(table.ref.id))) == {2, 6}
+
+
+def test_the_catalog_forgets_what_a_call_removed_that_failed(house: ManagedCatalog) -> None:
+    table = worn_in(house)
+    clean_up = lance.LanceDataset.cleanup_old_versions
+
+    def fail(*args: Any, **options: Any) -> None:
+        clean_up(*args, **options)
+        raise OSError("the connection broke")
+
+    with patch.object(lance.LanceDataset, "cleanup_old_versions", fail), pytest.raises(InternalError):
+        cleanup(table.ref, NOW)
+    cleanup(table.ref, NOW)
+    assert set(house.snapshots(list(table.ref.id))) == {6}
 
 
 def test_versions_that_the_catalog_does_not_know(house: ManagedCatalog) -> None:

@@ -154,7 +154,8 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
         result = act(older_than=older_than, error_if_tagged_old_versions=False)
     stats = result.stats if dry_run else result
     if at.is_managed and not dry_run:
-        _forget_versions(table, sorted(before - _stored_versions(table, at)))
+        # Not only those that were removed now: an earlier call may have failed after it had removed some.
+        _forget_versions(table, sorted(set(range(1, max(before, default=1))) - _stored_versions(table, at)))
     return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged)
 
 
