@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.errors import CommitStateUnknownError
 from tests.from_memory import from_memory
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
@@ -54,6 +56,23 @@ def load(catalog: Catalog, caller: Caller, name: str = "t") -> dict[str, Any]:
 
 def list_tables(catalog: Catalog, caller: Caller) -> list[str]:
     return catalog.tables.list(caller, catalog.warehouses["main"], ("db",), None, None)[0]
+
+
+@pytest.mark.parametrize("has_data", [False, True])
+def test_a_store_that_fails_when_the_entry_is_made(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch, has_data: bool
+) -> None:
+    """A 503 would say that nothing was done: the client would ask again, and be told that the name is taken."""
+    if has_data:
+        lance.write_dataset(ROWS, f"{main.location}/db/t")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ServiceUnavailableError("no answer")
+
+    monkeypatch.setattr("lancehouse.lake.history.read_history", fail)
+    with pytest.raises(CommitStateUnknownError, match="t is created") if has_data else nullcontext():
+        create(catalog, caller)
+    assert list_tables(catalog, caller) == ["t"]
 
 
 def test_a_lance_table_is_declared_and_then_written(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

@@ -142,12 +142,7 @@ class MetadataLoader:
             table = self.lance.load(warehouse, entry, snapshots, blocking=blocking)
             if not blocking and snapshots == "all" and table.is_slow_to_join:
                 raise WouldBlockError
-            access = self.vend(caller, warehouse, levels, entry.location, entry, blocking=blocking)
-            body = table.refs_json if snapshots == "refs" else table.full_json
-            config, tag = {**access.config, **SERVER_PLANS, **_published_config(entry)}, access.tag
-            # Readers who need no look at storage must learn of it, though the metadata are the same.
-            tag = f"{tag}-{entry.published}" if tag and entry.published is not None else tag
-            return LoadResult(body, table.etag, None, config, access.credentials, access_tag=tag)
+            return self._lance_result(caller, warehouse, levels, entry, table, snapshots, blocking=blocking)
         document = self.documents.load(warehouse, str(entry.metadata_location), blocking=blocking)
         if not blocking and snapshots == "refs" and document.is_slow_to_reduce:
             raise WouldBlockError
@@ -158,6 +153,29 @@ class MetadataLoader:
         return LoadResult(
             body, document.etag, document.location, access.config, access.credentials, access_tag=access.tag
         )
+
+    def load_declared(self, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow) -> LoadResult:
+        """Return the result for a new entry of a Lance table without data, which needs no look at storage."""
+        table = build_from_storage(entry, None, None).table
+        return self._lance_result(caller, warehouse, levels, entry, table, "all")
+
+    def _lance_result(
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        levels: Levels,
+        entry: EntryRow,
+        table: LanceTableMetadata,
+        snapshots: Snapshots,
+        *,
+        blocking: bool = True,
+    ) -> LoadResult:
+        access = self.vend(caller, warehouse, levels, entry.location, entry, blocking=blocking)
+        body = table.refs_json if snapshots == "refs" else table.full_json
+        config, tag = {**access.config, **SERVER_PLANS, **_published_config(entry)}, access.tag
+        # Readers who need no look at storage must learn of it, though the metadata are the same.
+        tag = f"{tag}-{entry.published}" if tag and entry.published is not None else tag
+        return LoadResult(body, table.etag, None, config, access.credentials, access_tag=tag)
 
     def vend(
         self,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
@@ -25,6 +25,7 @@ from lancehouse.catalog.metadata_loader import (
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake import removal
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, MANAGED_BY, STAGED, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store import repository
@@ -297,7 +298,13 @@ class Tables:
             )
 
         entry = write_once(self._database, caller, work)
-        return self._loader.load(caller, warehouse, name.levels, entry)
+        if latest is None and properties[MANAGED_BY] != IMPL:
+            return self._loader.load_declared(caller, warehouse, name.levels, entry)
+        try:
+            return self._loader.load(caller, warehouse, name.levels, entry)
+        except ServiceUnavailableError as error:
+            # A client takes that for "nothing was done", sends the request again, and is told that the name is taken.
+            raise CommitStateUnknownError(f"{name.name} is created, but cannot be shown: {error}") from error
 
     def _register_iceberg(
         self, caller: Caller, warehouse: Warehouse, name: TableName, metadata_location: str, *, overwrite: bool
