@@ -27,6 +27,8 @@ STAGED = "lance.manifest.staged"
 """Key of a snapshot's summary: path of the staged manifest below the table's location."""
 TOTAL_ROWS, TOTAL_FILES, TOTAL_BYTES = "total-records", "total-data-files", "total-files-size"
 """Keys of a snapshot's summary, as Iceberg has them."""
+COPY_OF = "lancehouse.copy-of"
+"""Property of a table that `lancehouse copy --data` made: location of the original."""
 DOC = "doc"
 STORAGE_PREFIX = "storage."
 

@@ -3,17 +3,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import pyarrow as pa
 import pytest
 from lance_namespace import DescribeTableRequest
-from lance_namespace.errors import InternalError
+from lance_namespace.errors import InternalError, ServiceUnavailableError
 
 from lancehouse.admin.copy import Action, Copier, CopyStep, NamedCatalog
 from lancehouse.cli.client import Client
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.jobs import table_copy
+from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.table_copy import CopyPlan
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
@@ -115,6 +117,18 @@ def test_goes_on_where_it_was(limit: int, request: pytest.FixtureRequest, tmp_pa
     assert the_copy(there, table).to_table() == home_dataset(here).to_table()
     assert not (at / "_lancehouse").exists()
     assert [step.action for step in copier.plan([table])] == [Action.PRESENT]
+
+
+def test_a_store_that_fails_before_anything_is_copied(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The new entry goes again: the next copy would take it for another table."""
+    here, there = open_small("reference", request, tmp_path), open_small("served", request, tmp_path)
+    table = create_history(here)
+    copier = Copier(side(here), side(there), with_data=True)
+    with patch.object(JobProgress, "record", side_effect=ServiceUnavailableError("no answer")):
+        [broken] = copy_tables(copier, [table])
+    assert (broken.action, broken.why) == (Action.FAILS, "no answer")
+    [done] = copy_tables(copier, [table])
+    assert done.action is Action.DONE, done.why
 
 
 def is_immutable(path: Path) -> bool:

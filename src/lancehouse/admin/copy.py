@@ -45,7 +45,7 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.dataset_discovery import relative_levels, split_location
 from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.storage_layout import read_summary
-from lancehouse.properties import FEW_METADATA_FILES, GC_ENABLED, IMPL, MANAGED_BY, STORAGE, TABLE_TYPE
+from lancehouse.properties import COPY_OF, FEW_METADATA_FILES, GC_ENABLED, IMPL, MANAGED_BY, STORAGE, TABLE_TYPE
 from lancehouse.schema.display import field_to_json
 
 
@@ -95,7 +95,7 @@ def select_tables(side: NamedCatalog, namespace: Id, tables: Sequence[Id]) -> li
     return list(tables) if tables else sorted(side.list_tables(namespace))
 
 
-CATALOG_PROPERTIES = frozenset({TABLE_TYPE, MANAGED_BY, GC_ENABLED, *FEW_METADATA_FILES})
+CATALOG_PROPERTIES = frozenset({TABLE_TYPE, MANAGED_BY, GC_ENABLED, COPY_OF, *FEW_METADATA_FILES})
 """Properties that each catalog sets for itself, and that are not copied."""
 ICEBERG_WRITES = "write."
 """Prefix of properties for Iceberg's writers, which are not copied."""
@@ -295,7 +295,7 @@ class Copier:
             return replace(step, action=Action.CONFLICT, why=self._conflict_reason(target_table))
         place = TableLocation(target_table.location, target_table.storage_options)
         is_part = table_copy.is_copy(ref, place)
-        if is_part is None and self._copy_record(place).read_records().get(SOURCE) != step.location:
+        if is_part is None and not self._is_begun(step, target_table, place):
             why = f"{self.target.name} has a table of that name without data, at {target_table.location}"
             return replace(step, action=Action.CONFLICT, why=why)
         if is_part is False or split_location(target_table.location) == split_location(step.location):
@@ -304,6 +304,11 @@ class Copier:
         measured_step = replace(_with_copy_plan(step, copy_plan), target=target_table.location)
         is_whole = not copy_plan.files and is_part and not self._copy_record(place).read_records()
         return replace(measured_step, action=Action.PRESENT) if is_whole else measured_step
+
+    def _is_begun(self, step: CopyStep, target_table: InspectedTable, place: TableLocation) -> bool:
+        """Return whether an entry without data is that of a copy which an earlier run has begun."""
+        original = target_table.properties.get(COPY_OF) or self._copy_record(place).read_records().get(SOURCE)
+        return bool(original == step.location)
 
     def _copy_record(self, place: TableLocation) -> JobProgress:
         return JobProgress(place.location, place.storage_options, JOB)
@@ -385,8 +390,13 @@ class Copier:
         return replace(_with_copy_plan(step, copied), action=Action.DONE, target=place.location)
 
     def _declare(self, step: CopyStep) -> None:
-        """Create an entry without data; storage manages its versions until the data is copied."""
-        properties = {**step.properties, **({} if self._is_dir else {MANAGED_BY: STORAGE})}
+        """Create an entry without data; storage manages its versions until the data is copied.
+
+        It names the original, for the case that the store fails before that is recorded there: a repeated run must not
+        take the entry for another table.
+        """
+        own_properties = {MANAGED_BY: STORAGE, COPY_OF: step.location}
+        properties = {**step.properties, **({} if self._is_dir else own_properties)}
         location = None if self._is_dir else step.target or None
         request = DeclareTableRequest(
             id=list(self.target.full_id(step.table)), location=location, properties=properties or None
