@@ -5,7 +5,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import pyarrow as pa
@@ -168,6 +170,23 @@ def test_files_that_nobody_knows_are_swept(
         os.utime(file, (long_ago, long_ago))
     exports.sweep(main)
     assert sorted(folder.iterdir()) == sorted([young, local(made)])
+
+
+def test_nothing_is_at_work_after_an_error(main: Warehouse, exports: Exports, version: VersionExporter) -> None:
+    """Whoever asks again would join it, and get an error from before."""
+    begun, ended = Event(), list[int]()
+
+    def create(_warehouse: Any, _uuid: str, _version: Any, request: ExportRequest) -> Any:
+        if request.fragment.id == 0:
+            begun.wait()
+            raise ServiceUnavailableError("no answer")
+        begun.set()
+        time.sleep(0.2)
+        ended.append(request.fragment.id)
+
+    with patch.object(exports, "_create", create), pytest.raises(ServiceUnavailableError, match="no answer"):
+        exports.create(main, TABLE, version, export_requests(version)[:2])
+    assert ended == [1]
 
 
 def test_a_copy_that_fails_leaves_nothing(

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -241,7 +241,13 @@ class Exports:
             key = (warehouse.name, table_uuid, request.fragment.digest, request.columns, request.rows)
             return self._single_flight.run(key, lambda: self._create(warehouse, table_uuid, version, request))
 
-        rows = list(self._pool.map(create_one, requests))
+        futures = [self._pool.submit(create_one, request) for request in requests]
+        try:
+            rows = [future.result() for future in futures]
+        finally:
+            # After an error, the others are not started or waited for: whoever asks again would join them, and get the
+            # errors of a store that may be back.
+            wait([future for future in futures if not future.cancel()])
         if rows:
             self._pool.submit(self._clean_up, warehouse)
         return rows
