@@ -264,7 +264,8 @@ REFUSALS = [
     (429, "TooManyRequests", ThrottlingError),
     (503, "SlowDown", ThrottlingError),
     (503, "ServiceUnavailable", ServiceUnavailableError),
-    (500, "InternalError", InternalError),
+    (500, "InternalError", ServiceUnavailableError),
+    (408, "RequestTimeout", ServiceUnavailableError),
 ]
 
 

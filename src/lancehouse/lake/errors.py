@@ -117,7 +117,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"AuthorizationHeaderMalformed|HTTP error: builder error", InvalidInputError),
         (r"Not a directory( \(os error|: ')|File name too long", InvalidInputError),
         (r"status code: 429|SlowDown", ThrottlingError),
-        (r"status code: 50[234]|HTTP error: |timed out", ServiceUnavailableError),
+        (r"status code: (408|50[0234])|HTTP error: |timed out", ServiceUnavailableError),
         (r"No space left on device|Disk quota exceeded", ServiceUnavailableError),
         # Missing or existing objects
         (r"_versions/[^/]+\.manifest was not found|Version not found error", TableVersionNotFoundError),
