@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from lance_namespace import LanceNamespace
 
 from tests.catalogs import CATALOGS, LiveCatalog, Shared, open_catalog
 from tests.live.gateways import start_gateway
+from tests.live.object_store import House, Store
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.polaris import Polaris
 from tests.servers.reference import Reference
@@ -47,6 +49,20 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, reference_server: Referenc
         }
         with start_gateway(folder, backends) as server:
             yield server
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A real S3 for the tests of one file, which may stop and kill it."""
+    with ExitStack() as stack:
+        yield Store(tmp_path_factory.mktemp("s3"), stack)
+
+
+@pytest.fixture(scope="module")
+def house(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A server whose warehouses are in that store."""
+    with ExitStack() as stack:
+        yield House(store.bucket(), tmp_path_factory.mktemp("server"), stack)
 
 
 @pytest.fixture(params=CATALOGS)

@@ -182,9 +182,10 @@ class FaultProxy(Loopback):
         self.forwarded.append((request.method, request.target))
         connection = self._connection()
         try:
-            connection.request(request.method, request.target, request.body or None, dict(request.headers))
+            body = iter([request.body]) if "Transfer-Encoding" in request.headers else request.body or None
+            connection.request(request.method, request.target, body, dict(request.headers), encode_chunked=True)
             response = connection.getresponse()
-            body = response.read()
+            answer = response.read()
         except (OSError, HTTPException) as error:
             connection.close()
             return Answer.text(f"no answer from the server behind: {error!r}", status=502)
@@ -193,8 +194,8 @@ class FaultProxy(Loopback):
         else:
             self._idle.put((monotonic(), connection))
         dropped = HOP_BY_HOP - {"content-length"} if request.method == "HEAD" else HOP_BY_HOP
-        headers = {name: value for name, value in response.getheaders() if name.lower() not in dropped}
-        return Answer(response.status, body, headers)
+        kept = {name: value for name, value in response.getheaders() if name.lower() not in dropped}
+        return Answer(response.status, answer, kept)
 
     def _connection(self) -> HTTPConnection:
         """An idle connection that the server cannot have closed yet, else a new one: nothing is ever sent twice."""

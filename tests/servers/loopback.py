@@ -183,10 +183,20 @@ class _Connection(BaseHTTPRequestHandler):
         """Say nothing: tests read `requests`."""
 
     def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        is_chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        body = self._read_chunks() if is_chunked else self.rfile.read(int(self.headers.get("Content-Length") or 0))
         owner = self.server.owner
         owner.requests.append((self.command, self.path))
         self._send(owner.answer(Request(self.command, self.path, self.headers, body)))
+
+    def _read_chunks(self) -> bytes:
+        chunks = []
+        while size := int((self.rfile.readline() or b"0").partition(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # trailers
+            pass
+        return b"".join(chunks)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 

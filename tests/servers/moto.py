@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Thread
 from typing import IO, Any
 from uuid import uuid4
@@ -81,8 +82,9 @@ def storage_options(endpoint: str) -> dict[str, str]:
     }
 
 
+@cache
 def client(service: str, endpoint: str) -> Any:
-    """A client of one of the server's services."""
+    """A client of one of the server's services; to make one takes half a second."""
     return Session().create_client(
         service,
         region_name=REGION,
