@@ -346,7 +346,8 @@ def test_an_old_entry_is_put_back_with_its_versions(house: ManagedCatalog, proxy
     table, location = house.table(), plain_data(house)
     insert(house, table)
     if step == "entry":
-        proxy.add(passes, method="POST", path="/tables$")
+        proxy.add(passes, method="POST", path="/tables$")  # the table exists
+        proxy.add(passes, method="POST", path="/tables$")  # where would the server put it?
         proxy.add(answer_always(403, NO), method="POST", path="/tables$")
     elif house.is_ours:
         pytest.skip("this server accepts the version when it makes the entry")

@@ -6,9 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, ClassVar
 
 import lance
 import numpy as np
@@ -563,7 +564,7 @@ def test_what_cannot_be_is_refused(docs: str, jobs: TableJobs) -> None:
         jobs.define_columns("docs", {"word": length})
     with pytest.raises(InvalidInputError, match="_lancehouse_ are taken"):
         jobs.define_columns("docs", {"_lancehouse_x": length})
-    with pytest.raises(InvalidInputError, match="has no version"):
+    with pytest.raises(InvalidInputError, match="no function with a version"):
         jobs.define_columns("docs", {"x": len})
     with pytest.raises(InvalidInputError, match="word is no computed column"):
         jobs.backfill("docs", "word")
@@ -581,3 +582,154 @@ def test_what_cannot_be_is_refused(docs: str, jobs: TableJobs) -> None:
 def test_a_wrong_mark_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         lancehouse.column(**{"version": "1", "inputs": ["a"], **arguments})
+
+
+# What a first reader found
+
+
+def times(factor: int, version: str = "1") -> Any:
+    @lancehouse.column(version=version, inputs=["id"], returns=pa.int64())
+    def multiply(ids: Any) -> Any:
+        return pc.multiply(ids, factor)
+
+    return multiply
+
+
+@lancehouse.column(version="1", inputs=["a"], returns=pa.int64())
+def plus_one(values: Any) -> Any:
+    return pc.add(values, 1)
+
+
+def test_what_is_computed_from_a_column_follows_its_new_version(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"a": times(2)})
+    jobs.add_columns("docs", {"b": plus_one})
+    new = times(100, "2")
+    jobs.define_columns("docs", {"a": new})
+    jobs.backfill("docs", {"b": plus_one, "a": new})
+    assert read(docs, "b")[20] == 2001
+    assert jobs.backfill("docs", {"b": plus_one, "a": new}).filled == 0
+
+
+def test_another_function_of_the_same_version_fills_all_rows_again(docs: str, jobs: TableJobs) -> None:
+    @lancehouse.column(version="1", inputs=["id"], returns=pa.int64())
+    def negate(ids: Any) -> Any:
+        return pc.negate(ids)
+
+    jobs.add_columns("docs", {"a": times(2)})
+    jobs.define_columns("docs", {"a": negate})
+    assert jobs.backfill("docs", {"a": negate}).filled == 38
+    assert read(docs, "a")[20] == -20
+
+
+def test_one_value_for_a_whole_batch_is_an_error_of_the_function(docs: str, jobs: TableJobs) -> None:
+    called: list[int] = []
+
+    @lancehouse.column(version="1", inputs=["id"], returns=pa.float64())
+    def mean(ids: Any) -> Any:
+        called.append(len(ids))
+        return [pc.mean(ids).as_py()]
+
+    with pytest.raises(InvalidInputError, match=r"1 values for (15|14|9) rows"):
+        jobs.add_columns("docs", {"mean": mean}, on_error="null")
+    assert min(called) > 1, "no row is to blame"
+
+
+def test_a_computed_column_may_be_dropped_renamed_and_made_again(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"a": times(2)})
+    lance.dataset(docs).alter_columns({"path": "a", "name": "renamed"})
+    assert jobs.backfill("docs", {"renamed": times(2)}).filled == 0
+    jobs.add_columns("docs", {"a": times(3)})
+    assert (read(docs, "a")[20], read(docs, "renamed")[20]) == (60, 40)
+    lance.dataset(docs).drop_columns(["a"])
+    jobs.add_columns("docs", {"a": times(4)})
+    assert read(docs, "a")[20] == 80
+    [companion] = [name for name in lance.dataset(docs).schema.names if name.startswith("_lancehouse_a_")]
+    lance.dataset(docs).drop_columns([companion])
+    with pytest.raises(InvalidInputError, match="was dropped; define_columns adds it again"):
+        jobs.backfill("docs", {"a": times(4)})
+    jobs.define_columns("docs", {"a": times(4)})
+    assert jobs.backfill("docs", {"a": times(4)}).filled == 38
+
+
+@pytest.mark.parametrize("when_matched", ["update", "ignore"])
+def test_merged_rows_are_filled(docs: str, jobs: TableJobs, when_matched: str) -> None:
+    jobs.add_columns("docs", {"length": length})
+    schema = lance.dataset(docs).schema
+    rows = pa.table({"id": [20, 70], "word": ["longer", "new"]}, schema=pa.schema([schema.field(0), schema.field(1)]))
+    jobs.merge(rows, "docs", on="id", when_matched=when_matched)
+    jobs.backfill("docs")
+    found = read(docs, "length")
+    assert (found[20], found[21], found[70]) == (6 if when_matched == "update" else 3, 3, 3)
+
+
+def test_errors_of_resumed_values_are_told(docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_filling, "LEAST_SPLIT", 5)
+    jobs.compact("docs")
+    function, _ = refuse("w20")
+    jobs.add_columns("docs", {"upper": function}, on_error="null")
+    assert jobs.column_errors("docs", "upper")["exception"].to_pylist() == ["ValueError: no w20"]
+
+
+def test_values_that_another_call_has_removed_are_computed_again(
+    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_filling, "LEAST_SPLIT", 5)
+    jobs.compact("docs")
+    compute = column_filling._compute_ranges
+
+    def remove(*arguments: Any) -> Any:
+        made = compute(*arguments)
+        column_filling._remove_checkpoints(arguments[1])
+        return made
+
+    monkeypatch.setattr(column_filling, "_compute_ranges", remove)
+    jobs.add_columns("docs", {"length": length})
+    assert read(docs, "length")[20] == 3
+
+
+def test_sparse_rows_are_filled_in_little_memory(docs: str, jobs: TableJobs) -> None:
+    jobs.compact("docs")
+    jobs.add_columns("docs", {"length": length})
+    lance.dataset(docs).delete("id = 30")
+    assert jobs.backfill("docs", where="id IN (1, 37)", recompute=True, batch_rows=4).filled == 2
+    assert read(docs, "length") == {n: len(f"w{n}") for n in range(39) if n not in (3, 30)}
+
+
+def test_a_changed_class_of_the_same_digest_is_made_anew(docs: str, jobs: TableJobs) -> None:
+    def make(factor: int) -> Any:
+        @lancehouse.column(version="1", inputs=["id"], returns=pa.int64())
+        class Scale:
+            options: ClassVar = {"factor": factor}
+
+            def __call__(self, ids: Any) -> Any:
+                return pc.multiply(ids, self.options["factor"])
+
+        return Scale
+
+    jobs.add_columns("docs", {"a": make(2)})
+    jobs.backfill("docs", {"a": make(3)}, recompute=True)
+    assert read(docs, "a")[20] == 60
+
+
+def test_secrets_in_exceptions_are_not_kept(docs: str, jobs: TableJobs) -> None:
+    @lancehouse.column(version="1", inputs=["id"], returns=pa.int64())
+    def call(ids: Any) -> Any:
+        raise OSError("cannot reach https://api/?api_key=SECRET123&x=1")
+
+    jobs.add_columns("docs", {"a": call}, on_error="null")
+    [one, *_] = jobs.column_errors("docs", "a")["exception"].to_pylist()
+    assert one == "OSError: cannot reach https://api/?api_key=***&x=1"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batch_rows": "x"}, {"retry_on": 5}, {"timeout_s": float("inf")}, {"resources": {"gpu": "x"}}]
+)
+def test_wrong_options_are_named(docs: str, jobs: TableJobs, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=f"{next(iter(wrong))} must be"):
+        jobs.backfill("docs", **wrong)
+
+
+def test_only_functions_and_classes_are_marked() -> None:
+    for other in (partial(len), len, "x".upper):
+        with pytest.raises(InvalidInputError, match="marks a function or a class"):
+            lancehouse.column(version="1", inputs=["a"])(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,63 @@ def test_what_cannot_be_is_refused(jobs: TableJobs, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="must return a list"):
         jobs.create_materialized_view("v", "docs", flat)
     assert not (tmp_path / "v.lance").exists()
+
+
+def test_a_view_of_a_source_that_was_restored_or_made_anew(jobs: TableJobs, tmp_path: Path) -> None:
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    before = texts(tmp_path)
+    docs(tmp_path).update({"words": "'z'"}, where="id = 1")
+    docs(tmp_path).delete("id = 0")
+    jobs.refresh("chunks")
+    assert texts(tmp_path) != before
+    old = docs(tmp_path).checkout_version(1)
+    old.restore()
+    jobs.refresh("chunks")
+    assert texts(tmp_path) == before
+    rows = pa.table({"id": [1], "words": ["other"]})
+    shutil.rmtree(tmp_path / "docs.lance")
+    lance.write_dataset(rows, tmp_path / "docs.lance", enable_stable_row_ids=True)
+    jobs.refresh("chunks")
+    assert texts(tmp_path) == [(1, "other")]
+
+
+def test_columns_may_be_computed_in_a_view_and_in_its_source(jobs: TableJobs, tmp_path: Path) -> None:
+    @lancehouse.column(version="1", inputs=["text"], returns=pa.int64())
+    def size(texts: Any) -> Any:
+        return [len(text) for text in texts.to_pylist()]
+
+    def times(factor: int) -> Any:
+        @lancehouse.column(version=str(factor), inputs=["id"], returns=pa.int64())
+        def multiply(ids: Any) -> Any:
+            return [number * factor for number in ids.to_pylist()]
+
+        return multiply
+
+    jobs.add_columns("docs", {"score": times(2)})
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id", "score"])
+    jobs.add_columns("chunks", {"size": size})
+    jobs.define_columns("docs", {"score": times(3)})
+    jobs.backfill("docs", {"score": times(3)})
+    docs(tmp_path).update({"words": "'longer'"}, where="id = 4")
+    jobs.refresh("chunks")
+    jobs.backfill("chunks", {"size": size})
+    rows = lance.dataset(tmp_path / "chunks.lance").to_table(["id", "score", "size"]).to_pylist()
+    assert {row["id"]: (row["score"], row["size"]) for row in rows}[4] == (12, 6)
+    assert all(row["score"] == 3 * row["id"] for row in rows)
+    assert jobs.computed_columns("chunks")["column"].to_pylist() == ["size"]
+
+
+def test_null_lists_have_no_rows(jobs: TableJobs, tmp_path: Path) -> None:
+    @lancehouse.column(version="1", inputs=["words"], returns=pa.list_(pa.string()))
+    def pieces(texts: Any) -> Any:
+        lists: Any = pa.array([["x"]] * len(texts), pa.list_(pa.string()))
+        mask = pa.array([place % 2 == 0 for place in range(len(texts))])
+        return pa.ListArray.from_arrays(lists.offsets, lists.values, mask=mask)
+
+    jobs.create_materialized_view("v", "docs", pieces)
+    assert lance.dataset(tmp_path / "v.lance").count_rows() == 3
+
+
+def test_a_view_leaves_no_row_out(jobs: TableJobs, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="on_error"):
+        jobs.create_materialized_view("v", "docs", chunk, on_error="skip")

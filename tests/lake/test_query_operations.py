@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +32,14 @@ Question = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[FolderNamespace, LanceNamespace]:
-    """Our namespace and pylance's own, with the same table and indices."""
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FolderNamespace, LanceNamespace]]:
+    """Our namespace and pylance's own, with the same table and indices, and without stable row ids in both."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LANCEHOUSE_STABLE_ROW_IDS", "false")
+        yield _make_pair(tmp_path_factory)
+
+
+def _make_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[FolderNamespace, LanceNamespace]:
     ours = FolderNamespace(tmp_path_factory.mktemp("ours"))
     native = connect("dir", {"root": str(tmp_path_factory.mktemp("dir"))})
     for namespace in (ours, native):

@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.file import LanceFileReader
 from lance.fragment import DataFile, FragmentMetadata
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
+from lance_namespace.errors import ConcurrentModificationError, InternalError, InvalidInputError
 
+from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_functions import (
     COMPANION_TYPE,
@@ -36,7 +37,6 @@ from lancehouse.jobs.column_functions import (
     ColumnFunction,
     FunctionCaller,
     RowError,
-    companion_name,
     definitions,
 )
 from lancehouse.jobs.engine import Engine
@@ -134,14 +134,15 @@ class ColumnPlan:
     options: FillOptions
     start: int
     """Version of the table when the job began."""
+    since: int
+    """Version of the table in which the column was defined."""
+    companion: str
+    """Name of the companion."""
+    computed_inputs: tuple[str, ...]
+    """Companions of inputs that are computed columns themselves."""
     stable: bool
     """Whether the table has stable row ids, by which changes of rows are found."""
     storage_version: str
-
-    @property
-    def companion(self) -> str:
-        """Name of the companion."""
-        return companion_name(self.name)
 
     @property
     def schema(self) -> pa.Schema:
@@ -151,7 +152,7 @@ class ColumnPlan:
     @property
     def condition(self) -> str:
         """Which rows need a value, in Lance's SQL."""
-        made, options = f"`{self.companion}`", self.options
+        made, options = quote_name(self.companion), self.options
         if options.recompute:
             # Not those that this job has filled already, before a commit or a crash.
             wanted = f"({made}.version IS NULL OR {made}.at < {self.start})"
@@ -160,8 +161,10 @@ class ColumnPlan:
             wanted += f" AND {made}.at < {self.start}"
         else:
             version = self.function.version.replace("'", "''")
-            wanted = f"({made}.version IS NULL OR {made}.version <> '{version}'"
-            wanted += f" OR _row_last_updated_at_version > {made}.at)" if self.stable else ")"
+            wanted = f"({made}.version IS NULL OR {made}.version <> '{version}' OR {made}.at < {self.since}"
+            # A fill does not count as a change of the row. A later one of an input was made from a later version.
+            wanted += "".join(f" OR {quote_name(each)}.at >= {made}.at" for each in self.computed_inputs)
+            wanted += f" OR {UPDATED} > {made}.at)" if self.stable else ")"
         return wanted if options.where is None else f"({options.where}) AND {wanted}"
 
 
@@ -217,6 +220,7 @@ def fill_column(
         progress.record(START, start)
     known = _find_values(records.values(), job.write_location())
     total, done, lost = FillResult(0), set[int](), list[ComputedValues]()
+    is_resumed = bool(records)
     for _ in range(ATTEMPTS):
         pinned = PinnedVersion.resolve(address, VersionSelector())
         _, dataset = pinned.open()
@@ -239,6 +243,9 @@ def fill_column(
             f"{address}: others kept changing the rows of column {name}; what is computed is kept: try again"
         )
     _remove_checkpoints(job)
+    if options.recompute and is_resumed and not (total.filled or total.failed or total.skipped):
+        # The earlier call that this one took over had died after its last commit: this is a new one.
+        return fill_column(engine, address, name, function, options)
     return total
 
 
@@ -262,21 +269,31 @@ def plan_column(
     fields = {each.id(): each for each in dataset.lance_schema.fields()}
     if dropped := [known for number, known in definition.inputs if number not in fields]:
         raise InvalidInputError(f"{table}: column {name} is computed from {', '.join(dropped)}, which was dropped")
+    if definition.companion not in dataset.schema.names:
+        raise InvalidInputError(
+            f"{table}: {definition.companion}, which says what made the values of {name}, was dropped; define_columns "
+            "adds it again"
+        )
     dtype = dataset.schema.field(name).type
-    own = [dataset.schema.field(each) for each in (name, companion_name(name))]
+    own = [dataset.schema.field(each) for each in (name, definition.companion)]
     by_name = {each.name(): each for each in fields.values()}
     alone = empty_dataset(pa.schema(own), dataset.data_storage_version).lance_schema.fields()
     ids = dict(pair for each in alone for pair in _pair_ids(each, by_name[each.name()]))
+    # SQL may read any column.
+    input_ids = tuple(number for number, _ in definition.inputs) or tuple(sorted(fields.keys() - ids.values()))
+    others = {other: known for other, known in definitions(dataset.schema).items() if other != name}
     return ColumnPlan(
         name,
         dtype,
         function,
         tuple(fields[number].name() for number, _ in definition.inputs),
-        # SQL may read any column.
-        tuple(number for number, _ in definition.inputs) or tuple(sorted(fields.keys() - ids.values())),
+        input_ids,
         ids,
         options,
         start,
+        definition.since,
+        definition.companion,
+        tuple(known.companion for each, known in others.items() if by_name[each].id() in input_ids),
         dataset.has_stable_row_ids,
         dataset.data_storage_version,
     )
@@ -345,12 +362,13 @@ def _compute_ranges(
         if count > size
     ]
 
-    def work(piece: tuple[int, range]) -> Iterator[str]:
-        fragment, offsets = piece
-        for computed in FragmentFiller(job, pinned, plan, known, fragment, offsets).checkpoint_all():
-            yield computed.to_json()
+    def work(pieces: Sequence[tuple[int, range]]) -> Iterator[str]:
+        for fragment, offsets in pieces:
+            for computed in FragmentFiller(job, pinned, plan, known, fragment, offsets).checkpoint_all():
+                yield computed.to_json()
 
-    return list(map(ComputedValues.from_json, engine.run(pieces, work, plan.options.resources)))
+    groups = [pieces[each::at_once] for each in range(min(at_once, len(pieces)))]
+    return list(map(ComputedValues.from_json, engine.run(groups, work, plan.options.resources)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +381,13 @@ class _Batch:
     """The column and its companion."""
     errors: tuple[tuple[int, str], ...] = ()
     seconds: float = 0.0
+
+    def split(self, rows: int) -> Iterator[_Batch]:
+        """Yield parts whose rows lie in ranges of so many: what lies between is read, too."""
+        breaks = np.flatnonzero(np.diff(self.offsets // rows)) + 1
+        for first, last in pairwise([0, *breaks.tolist(), len(self.offsets)]):
+            columns = self.columns.slice(first, last - first)
+            yield _Batch(self.row_ids[first:last], self.offsets[first:last], columns)
 
     @property
     def states(self) -> pa.Array[Any]:
@@ -403,16 +428,17 @@ class FragmentFiller:
 
     def fill(self) -> ComputedValues | None:
         """Write a file with all values of the fragment; None if all rows have the right values already."""
-        for each in self._known:
-            if each.base == self._base and (each.fragment, each.inputs) == (self._id, self._inputs):
-                return each
-        batches = self._compute()
-        first = next(batches, None)
-        if first is None:
-            return None
-        summary = _Summary()
-        columns = self._overlay(summary.watch(chain([first], batches)))
-        return self._write(columns, self._metadata.physical_rows, summary, self._base)
+        while True:
+            try:
+                batches = self._compute()
+                first = next(batches, None)
+                if first is None:
+                    return None
+                summary = _Summary()
+                columns = self._overlay(summary.watch(chain([first], batches)))
+                return self._write(columns, self._metadata.physical_rows, summary, self._base)
+            except LostValuesError as lost:  # another call that filled the same column has ended, and removed them
+                self._known = [each for each in self._known if each.piece != lost.piece]
 
     def checkpoint_all(self) -> Iterator[ComputedValues]:
         """Compute all values, and write them as checkpoints."""
@@ -426,7 +452,8 @@ class FragmentFiller:
 
     def _compute(self) -> Iterator[_Batch]:
         """Yield the values of the rows that need one, in order, some from checkpoints."""
-        resumed = _ResumedValues(self._table, self._job.write_location(), self._plan, self._usable_values())
+        at = self._job.write_location()
+        resumed = _ResumedValues(self._table, at, self._plan, self._usable_values(), self._at)
         first_address = 0
         if resumed:
             # The inputs of rows whose values are known are not read, as far as they come before all others.
@@ -526,11 +553,11 @@ class FragmentFiller:
 
     def _usable_values(self) -> list[ComputedValues]:
         """Return what was computed of the same inputs; with stable row ids, rows are followed to other fragments."""
-        return [
-            each
-            for each in self._known
-            if self._plan.stable or (each.fragment, each.inputs) == (self._id, self._inputs)
-        ]
+        same = [each for each in self._known if (each.fragment, each.inputs) == (self._id, self._inputs)]
+        if not self._plan.stable or self._plan.computed_inputs:
+            return same
+        existing = {each.fragment_id for each in self._dataset.get_fragments()}
+        return [*same, *(each for each in self._known if each.fragment not in existing)]
 
     # Writing
 
@@ -538,7 +565,7 @@ class FragmentFiller:
         """Yield the values of all rows of the fragment, deleted ones included, with the new ones in their places."""
         old = _OldValues(self._fragment, self._plan, is_empty=not self._has_values)
         position = 0
-        for batch in batches:
+        for batch in chain.from_iterable(each.split(self._plan.options.batch_rows) for each in batches):
             first, last = int(batch.offsets[0]), int(batch.offsets[-1])
             yield from old.read(first - position)
             rows = last + 1 - first
@@ -578,6 +605,8 @@ class FragmentFiller:
         layout = FileLayout(max_rows_per_file=max(rows, 1), data_storage_version=self._plan.storage_version)
         location = self._job.write_location()
         [piece] = write_uncommitted(self._table, location, reader, mode="overwrite", layout=layout)
+        if (written := parse_new_fragments([piece])[0].physical_rows) != rows:
+            raise InternalError(f"{self._table}: of {rows} values {written} were written")
         made = ComputedValues(
             self._id, self._inputs, self._at, piece, tuple(summary.ranges), base, summary.result, tuple(summary.errors)
         )
@@ -681,11 +710,22 @@ def _without_null_structs(array: Any) -> pa.StructArray:
     return pa.StructArray.from_arrays(array.flatten(), fields=list(COMPANION_TYPE))
 
 
+class LostValuesError(InternalError):
+    """The file of values that were computed before is gone."""
+
+    def __init__(self, piece: NewFragment) -> None:
+        super().__init__("values that were computed before are gone")
+        self.piece = piece
+
+
 class _ResumedValues:
     """Values that are in files already, by row id."""
 
-    def __init__(self, table: TableRef, at: TableLocation, plan: ColumnPlan, values: Sequence[ComputedValues]) -> None:
-        self._table, self._at, self._plan = table, at, plan
+    def __init__(
+        self, table: TableRef, at: TableLocation, plan: ColumnPlan, values: Sequence[ComputedValues], version: int
+    ) -> None:
+        self._table, self._at, self._plan, self._version = table, at, plan, version
+        self._errors = {row_id: message for each in values for row_id, message in each.errors}
         self._values = values
         runs = [(*run, number) for number, each in enumerate(values) for run in each.ranges]
         empty = np.empty(0, np.uint64)
@@ -722,7 +762,8 @@ class _ResumedValues:
             parts.append(self._read_file(int(number), places[by_place]))
             order.append(chosen[by_place])
         columns = pa.concat_tables(parts).take(np.argsort(np.concatenate(order))).combine_chunks()
-        return _Batch(row_ids, offsets, columns.to_batches()[0])
+        errors = tuple((number, self._errors[number]) for number in row_ids.tolist() if number in self._errors)
+        return _Batch(row_ids, offsets, columns.to_batches()[0], errors)
 
     def _find(self, row_ids: Any) -> Any:
         return np.minimum(np.searchsorted(self._row_ids, row_ids), len(self._row_ids) - 1)
@@ -730,10 +771,18 @@ class _ResumedValues:
     def _read_file(self, number: int, places: Any) -> pa.Table:
         [fragment] = parse_new_fragments([self._values[number].piece])
         path = f"{self._at.location.rstrip('/')}/data/{fragment.files[0].path}"
-        with translate_errors(self._table, self._at.storage_options):
+        try:
             file = LanceFileReader(path, dict(self._at.storage_options) or None)
             table = file.take_rows(places.tolist()).to_table()
-        return pa.table(list(table.columns), schema=self._plan.schema)
+        except (OSError, ValueError) as error:
+            if find_lost_fragments([self._values[number].piece], self._at):
+                raise LostValuesError(self._values[number].piece) from error
+            raise InternalError(f"{self._table}: values that were computed before cannot be read: {error}") from error
+        # Their inputs are those of this version still, as `contains` has seen.
+        made: Any = table.column(1).combine_chunks()
+        parts = [made.field("version"), made.field("state"), pa.repeat(pa.scalar(self._version), len(table))]
+        companion = pa.StructArray.from_arrays(parts, fields=list(COMPANION_TYPE))
+        return pa.table([table.column(0), companion], schema=self._plan.schema)
 
 
 def _row_ids_and_offsets(rows: pa.Table | pa.RecordBatch) -> tuple[Any, Any]:

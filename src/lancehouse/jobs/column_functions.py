@@ -10,13 +10,14 @@ import importlib
 import json
 import logging
 import random
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from queue import Empty, Queue
+from types import FunctionType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -42,6 +43,10 @@ LONGEST_MESSAGE = 500
 """Characters of an exception that are kept."""
 
 _MARK = "__lancehouse_column__"
+_URL_SECRETS = re.compile(
+    r"([?&;\s][\w.-]*(?:key|token|secret|password|signature|sig|auth)[\w.-]*)=[^\s&;'\"]+", re.IGNORECASE
+)
+"""Values in the text of an exception that are likely to be secrets, such as `?api_key=…`."""
 _FOREIGN = (Exception, SystemExit)
 """What user code may raise: anything but an interrupt."""
 
@@ -86,8 +91,8 @@ def column(
     mark = _Mark(str(version), names, returns, blobs)
 
     def decorate(target: F) -> F:
-        if not callable(target):
-            raise InvalidInputError(f"@column marks a function or a class, not {target!r}")
+        if not isinstance(target, FunctionType | type):
+            raise InvalidInputError(f"@column marks a function or a class, which has a name, not {target!r}")
         setattr(target, _MARK, mark)
         return target
 
@@ -138,8 +143,8 @@ class ColumnFunction:
             return cls("", digest[:8], sql=value, digest=digest)
         if not is_column_function(value):
             raise InvalidInputError(
-                f"{getattr(value, '__qualname__', value)!r} has no version: mark it with @lancehouse.column(version=…, "
-                "inputs=[…]), or give SQL as text"
+                f"{getattr(value, '__qualname__', value)!r} is no function with a version: mark it with "
+                "@lancehouse.column(version=…, inputs=[…]); of columns, SQL as text will do"
             )
         mark: _Mark = vars(value)[_MARK]
         name = f"{value.__module__}:{value.__qualname__}"
@@ -180,14 +185,16 @@ class ColumnDefinition:
     """Field ids of the inputs, which a renaming does not change, and their names when the column was defined."""
     digest: str
     since: int
-    """Version of the table in which this was defined."""
+    """Version of the table in which this was defined; values that were computed before are not of this function."""
+    companion: str
+    """Name of the column that says what made each value."""
     sql: str | None = None
 
     def to_metadata(self) -> str:
         """Return the definition as JSON."""
         given = {"function": self.function} if self.sql is None else {"sql": self.sql}
         rest = {"version": self.version, "inputs": self.inputs, "digest": self.digest, "since": self.since}
-        return json.dumps(given | rest)
+        return json.dumps({**given, **rest, "companion": self.companion})
 
     @classmethod
     def from_field(cls, field: pa.Field[Any]) -> Self | None:
@@ -201,7 +208,8 @@ class ColumnDefinition:
                     "inputs": list(inputs),
                 } as it:
                     pairs = tuple((int(number), str(name)) for number, name in inputs)
-                    return cls(str(it.get("function", "")), version, pairs, digest, since, it.get("sql"))
+                    companion = str(it.get("companion") or companion_name(field.name))
+                    return cls(str(it.get("function", "")), version, pairs, digest, since, companion, it.get("sql"))
         except (ValueError, TypeError):
             logger.warning("the definition of column %s cannot be read", field.name)
         return None
@@ -249,6 +257,10 @@ class CallRules:
     """Pause before the first repetition; it doubles with each."""
     timeout_s: float | None = None
     """Longest time of a call."""
+
+
+class WrongLengthError(InvalidInputError):
+    """A function did not return one value for each row: the function is wrong, and no row is to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +317,8 @@ class FunctionCaller:
     def _compute_range(self, inputs: Sequence[Any], first: int, rows: int) -> Iterator[Any]:
         try:
             yield self._call([each[first : first + rows] for each in inputs], rows)
+        except WrongLengthError:
+            raise
         except _FOREIGN as error:
             if rows <= 1:
                 yield RowError(first, _describe_error(error))
@@ -321,6 +335,8 @@ class FunctionCaller:
             try:
                 result = _call_within(self._target, inputs, self._rules.timeout_s)
                 return to_array(result, rows, self._dtype)
+            except WrongLengthError as error:
+                raise WrongLengthError(f"{self._function.label}: {error}") from error
             except _FOREIGN as error:
                 if attempt == self._rules.retries or not self._is_retried(error):
                     raise
@@ -335,20 +351,30 @@ class FunctionCaller:
 
 
 def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+    text = _URL_SECRETS.sub(r"\1=***", str(error))  # they are kept with the table, and logged
+    return f"{type(error).__name__}: {text}"[:LONGEST_MESSAGE]
 
 
 def _call_within(function: Callable[..., Any], inputs: Sequence[Any], timeout_s: float | None) -> Any:
     if timeout_s is None:
         return function(*inputs)
-    # A thread cannot be stopped: one that hangs is left behind, and the next call gets another.
-    pool = ThreadPoolExecutor(1, thread_name_prefix="lancehouse-column")
+    outcome: Queue[tuple[Any, BaseException | None]] = Queue()
+
+    def call() -> None:
+        try:
+            outcome.put((function(*inputs), None))
+        except BaseException as error:  # noqa: BLE001 - it is raised by the caller
+            outcome.put((None, error))
+
+    # A thread cannot be stopped: one that hangs is left behind, and does not keep the process from ending.
+    threading.Thread(target=call, name="lancehouse-column", daemon=True).start()
     try:
-        return pool.submit(function, *inputs).result(timeout_s)
-    except FutureTimeoutError as error:
-        raise TimeoutError(f"it took more than {timeout_s:g} s") from error
-    finally:
-        pool.shutdown(wait=False)
+        result, error = outcome.get(timeout=timeout_s)
+    except Empty:
+        raise TimeoutError(f"it took more than {timeout_s:g} s") from None
+    if error is not None:
+        raise error
+    return result
 
 
 def to_array(result: Any, rows: int, dtype: pa.DataType | None) -> pa.Array[Any]:
@@ -364,7 +390,7 @@ def to_array(result: Any, rows: int, dtype: pa.DataType | None) -> pa.Array[Any]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
         raise InvalidInputError(f"the result is no column of {dtype or 'one type'}: {error}") from error
     if len(array) != rows:
-        raise InvalidInputError(f"the function gave {len(array)} values for {rows} rows")
+        raise WrongLengthError(f"the function gave {len(array)} values for {rows} rows, and each needs one")
     if dtype is None:
         check_column_type(array.type)
     return array
@@ -392,7 +418,7 @@ def _concat(arrays: Sequence[pa.Array[Any]], dtype: Any) -> pa.Array[Any]:
     return pa.concat_arrays(arrays) if arrays else pa.nulls(0, dtype or pa.null())
 
 
-_instances: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {}
+_instances: dict[tuple[str, str], tuple[type, Callable[..., Any]]] = {}
 _instances_lock = threading.Lock()
 
 
@@ -410,11 +436,11 @@ def get_instance(function: ColumnFunction) -> Callable[..., Any]:
     key = (function.name, function.version)
     with _instances_lock:
         known = _instances.get(key)
-        if known is None or known[0] != function.digest:
+        if known is None or known[0] is not target:
             for other in [each for each in _instances if each[0] == function.name]:
                 del _instances[other]
             try:
-                known = _instances[key] = (function.digest, target())
+                known = _instances[key] = (target, target())
             except _FOREIGN as error:
                 raise InvalidInputError(f"{function.label} cannot be made: {_describe_error(error)}") from error
         return known[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import lance
 import pyarrow as pa
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
 
+from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_filling import FillOptions, FillResult, error_records, fill_column
 from lancehouse.jobs.column_functions import (
@@ -32,6 +34,8 @@ from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import COMPANION, VersionSelector
 from lancehouse.schema.walk import check_types, relax_nullability
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 SAMPLE = 16
@@ -55,15 +59,19 @@ def define_columns(
         pinned = PinnedVersion.resolve(address, VersionSelector())
         _, dataset = pinned.open()
         existing = definitions(dataset.schema)
-        new, changed = {}, {}
+        fields: list[pa.Field[Any]] = []
+        changed: dict[str, dict[str, str]] = {}
         for name, function in functions.items():
             definition = _define(table, dataset, name, function, existing.get(name), allow_changed=allow_changed)
             if name not in dataset.schema.names:
-                new[name] = (_find_type(engine, pinned, function), definition)
-            elif definition is not None:
+                dtype = _find_type(engine, pinned, function)
+                fields.append(pa.field(name, dtype, metadata={METADATA: definition.to_metadata()}))
+            elif definition != existing[name]:
                 changed[name] = {METADATA.decode(): definition.to_metadata()}
+            if definition.companion not in dataset.schema.names:
+                fields.append(pa.field(definition.companion, COMPANION_TYPE))
         try:
-            return _store(table, dataset, new, changed)
+            return _store(table, dataset, fields, changed)
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -78,8 +86,8 @@ def _define(
     existing: ColumnDefinition | None,
     *,
     allow_changed: bool,
-) -> ColumnDefinition | None:
-    """Return the definition to store; None if the column is defined by this function already."""
+) -> ColumnDefinition:
+    """Return the definition of a column: that which it has, if this function made it."""
     names = dataset.schema.names
     if name.startswith(COMPANION):
         raise InvalidInputError(f"{name}: names that begin with {COMPANION} are taken")
@@ -89,8 +97,9 @@ def _define(
         raise InvalidInputError(f"{table} has a column {name} that is not computed; choose another name, or drop it")
     if existing is not None:
         if existing.matches(function):
-            return None
-        if (existing.version, existing.label) == (function.version, function.label) and not allow_changed:
+            return existing
+        is_same_version = (existing.version, existing.label) == (function.version, function.label)
+        if is_same_version and not allow_changed:
             raise InvalidInputError(
                 f"the code of {function.label} has changed since column {name} was defined, but its version is still "
                 f"{function.version}: give it another version to compute the column again, or set allow_changed=True"
@@ -98,25 +107,24 @@ def _define(
         found = dataset.schema.field(name).type
         if function.returns is not None and function.returns != found:
             raise InvalidInputError(f"column {name} is {found}, and {function.label} returns {function.returns}")
+        if is_same_version:
+            return replace(existing, digest=function.digest)
     ids = {each.name(): each.id() for each in dataset.lance_schema.fields()}
     inputs = tuple((ids[each], each) for each in function.inputs)
-    since = int(dataset.version) + 1
-    return ColumnDefinition(function.name, function.version, inputs, function.digest, since, function.sql)
+    taken = {known.companion for other, known in definitions(dataset.schema).items() if other != name}
+    companion = companion_name(name) if existing is None else existing.companion
+    while companion in taken:  # of a column that had this name, and was renamed
+        companion += "_"
+    made = (function.name, function.version, inputs, function.digest, int(dataset.version) + 1)
+    return ColumnDefinition(*made, companion, function.sql)
 
 
 def _store(
     table: TableRef,
     dataset: lance.LanceDataset,
-    new: Mapping[str, tuple[pa.DataType, ColumnDefinition | None]],
+    fields: Sequence[pa.Field[Any]],
     changed: Mapping[str, dict[str, str]],
 ) -> int:
-    fields: list[pa.Field[Any]] = []
-    for name, (dtype, definition) in new.items():
-        assert definition is not None
-        fields += [
-            pa.field(name, dtype, metadata={METADATA: definition.to_metadata()}),
-            pa.field(companion_name(name), COMPANION_TYPE),
-        ]
     with translate_refusals(table.namespace, table.id), translate_errors(table, table.storage_options):
         if fields:
             dataset.add_columns(pa.schema(fields))
@@ -144,6 +152,9 @@ def _find_type(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) 
 
 
 def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
+    if function.blobs == "file":
+        raise InvalidInputError(f"{function.label} reads blobs as files: say its type with returns=")
+
     def work(pinned: PinnedVersion) -> list[str]:
         table, dataset = pinned.open()
         with translate_errors(table, table.storage_options):
@@ -177,9 +188,10 @@ def find_functions(
             f"{table}: {', '.join(missing)} is no computed column; there is {', '.join(defined) or 'none'}"
         )
     found = {}
-    for name, definition in defined.items():  # in the table's order: a column may be computed from one before it
+    for name in _in_order(schema, defined):
         if name not in names:
             continue
+        definition = defined[name]
         function = columns[name] if isinstance(columns, Mapping) else _load(definition)
         if not definition.matches(function):
             raise InvalidInputError(
@@ -190,6 +202,23 @@ def find_functions(
             )
         found[name] = replace(function, returns=schema.field(name).type)
     return found
+
+
+def _in_order(schema: pa.Schema, defined: Mapping[str, ColumnDefinition]) -> list[str]:
+    """Return computed columns so that each comes after those that it is computed from."""
+    order: list[str] = []
+
+    def add(name: str, above: tuple[str, ...]) -> None:
+        if name in order or name in above:
+            return
+        for _, known in defined[name].inputs:
+            if known in defined:
+                add(known, (*above, name))
+        order.append(name)
+
+    for name in sorted(defined, key=schema.names.index):
+        add(name, ())
+    return order
 
 
 def _load(definition: ColumnDefinition) -> ColumnFunction:
@@ -214,6 +243,8 @@ def backfill(
     for name, function in functions.items():
         if version is not None and function.version != version:
             raise InvalidInputError(f"column {name} is defined by version {function.version}, not {version}")
+    if functions and not dataset.has_stable_row_ids:
+        logger.warning("%s has no stable row ids: rows whose inputs changed are not found, and not filled again", table)
     total = FillResult(int(dataset.version))
     for name, function in functions.items():
         total += fill_column(engine, address, name, function, options)
@@ -243,7 +274,7 @@ def list_columns(table: TableRef) -> pa.Table:
 
 
 def _describe_column(dataset: lance.LanceDataset, name: str, definition: ColumnDefinition) -> dict[str, Any]:
-    made = f"`{companion_name(name)}`"
+    made = quote_name(definition.companion)
     names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
     version = definition.version.replace("'", "''")
     filled = dataset.count_rows(f"{made}.version = '{version}' AND {made}.state = 'filled'")
@@ -268,10 +299,12 @@ def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
         InvalidInputError: the column is not computed.
     """
     with table.dataset() as dataset:
-        if name not in definitions(dataset.schema):
+        if (definition := definitions(dataset.schema).get(name)) is None:
             raise InvalidInputError(f"{table}: {name} is no computed column")
-        made = companion_name(name)
-        wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: f"`{each}`" for each in columns}}
+        if taken := [each for each in columns if each in ("_rowid", "state", "version", "exception")]:
+            raise InvalidInputError(f"columns: {taken[0]} is a column of the result; leave it out")
+        made = definition.companion
+        wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
         wanted |= {"state": f"`{made}`.state", "version": f"`{made}`.version"}
         rows: pa.Table = dataset.to_table(columns=wanted, filter=f"`{made}`.state IN ('{FAILED}', '{SKIPPED}')")
     records = error_records(locate_table(table), name).read_records().values()

@@ -20,6 +20,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
 from lancehouse.jobs.merge_keys import (
@@ -202,9 +203,11 @@ def merge(
     check_keys(address, dataset.schema, keys)
     rows = rows.prepare(keys, dataset.schema)
     schema: pa.Schema = dataset.schema
+    # Computed columns of rows that are written become null, by which `backfill` finds them.
+    derived = [name for known, each in definitions(schema).items() for name in (known, each.companion)]
     if not rules.writes:
         rows, schema = rows.select(keys), pa.schema([schema.field(name) for name in keys])
-    elif rules.updates and (missing := [name for name in schema.names if name not in rows.columns]):
+    elif rules.updates and (missing := [name for name in schema.names if name not in {*rows.columns, *derived}]):
         raise TableSchemaValidationError(
             f"{rows.label} has no column {', '.join(missing)}, and a row that matches is replaced as a whole"
         )

@@ -434,7 +434,8 @@ class RowSelector:
 
     def _take_rows(self, number: int, counts: Any) -> Batches:
         first = 0
-        for batch in Scan().batches(self.table, self.rows, [FragmentRange(number)]):
+        everything = Scan(tuple(self.rows.schema.names))
+        for batch in everything.batches(self.table, self.rows, [FragmentRange(number)]):
             rows = np.repeat(np.arange(batch.num_rows), counts[first : first + batch.num_rows])
             first += batch.num_rows
             if len(rows):

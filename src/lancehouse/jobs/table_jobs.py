@@ -139,14 +139,14 @@ class TableJobs:
             read_columns: columns that are passed to functions, all by default.
         """
         columns = check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
-        reads = some_names("read_columns", read_columns)
+        reads, changed = some_names("read_columns", read_columns), check_flag("allow_changed", allow_changed)
         if not any(map(is_column_function, columns.values())):
             if how:
                 raise InvalidInputError(f"{', '.join(how)}: only for functions that @lancehouse.column has marked")
             return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
         if reads is not None:
             raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
-        self.define_columns(table, columns, allow_changed=allow_changed)
+        self.define_columns(table, columns, allow_changed=changed)
         return self.backfill(table, columns, **how).version
 
     def define_columns(self, table: TableName, columns: Mapping[str, Any], *, allow_changed: bool = False) -> int:
@@ -254,7 +254,7 @@ class TableJobs:
             taken = {name: quote_name(name) for name in check_names("columns", columns)}
         made_by = None if function is None else ColumnFunction.of(function)
         options = parse_fill_options(how, None, False)
-        ids = self._address(view), self._address(source)
+        ids = self._address(check_table("view", view)), self._address(check_table("source", source))
         rows = check_condition("where", where)
         return views.create_view(self._engine, *ids, taken, made_by, rows, options)
 
@@ -267,7 +267,8 @@ class TableJobs:
             how: see `backfill`.
         """
         made_by = None if function is None else ColumnFunction.of(function)
-        return views.refresh_view(self._engine, self._address(view), made_by, parse_fill_options(how, None, False))
+        address, options = self._address(check_table("view", view)), parse_fill_options(how, None, False)
+        return views.refresh_view(self._engine, address, made_by, options)
 
     def lineage(self, table: TableName) -> Any:
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
@@ -498,6 +499,13 @@ def check_levels(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+def check_table(name: str, value: Any) -> TableName:
+    """Return the id of a table."""
+    if not isinstance(value, str | Sequence) or not all(isinstance(level, str) for level in value):
+        raise _wrong_type(name, "a table, such as 'wh.db.docs'", value)
+    return value
+
+
 def check_condition(name: str, value: Any) -> str | None:
     """Return a condition in SQL, or None."""
     if value is not None and not isinstance(value, str):
@@ -629,19 +637,23 @@ def parse_fill_options(arguments: Mapping[str, Any], where: str | None, recomput
             raise InvalidInputError(f"backfill has no argument {name!r}; {suggest(name, known)}")
     given = {name: value for name, value in arguments.items() if value is not None}
     for name, (kind, expected) in _FILLS.items():
-        value = given.get(name, True if kind is bool else 1)
-        is_least = value >= (0 if name in ("retries", "backoff_s") else 1e-3)
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool) or not (value is False or is_least):
+        value: Any = given.get(name, kind is bool or 1)
+        least = 0 if name in ("retries", "backoff_s") else 1e-3
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise _wrong_type(name, expected, value)
+        if kind is not bool and not least <= float(value) < LARGEST:  # type: ignore[arg-type]
             raise _wrong_type(name, expected, value)
     if given.get("on_error", "fail") not in _ON_ERROR:
         raise _wrong_type("on_error", f"one of {', '.join(_ON_ERROR)}", given["on_error"])
     retried = given.pop("retry_on", ())
-    names = tuple(
-        each.__name__ if isinstance(each, type) else each
-        for each in ([retried] if isinstance(retried, str | type) else retried)
-    )
+    retried = [retried] if isinstance(retried, str | type) else retried
+    if not isinstance(retried, Iterable):
+        raise _wrong_type("retry_on", "exceptions, or their names", retried)
+    names = tuple(each.__name__ if isinstance(each, type) else each for each in retried)
     rules = {name: given.pop(name) for name in ("on_error", "retries", "backoff_s", "timeout_s") if name in given}
     resources = check_mapping("resources", given.pop("resources", {}), "amounts, such as {'gpu': 1}")
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in resources.values()):
+        raise _wrong_type("resources", "amounts, such as {'gpu': 1}", resources)
     calls = CallRules(retry_on=check_names("retry_on", names), **rules)
     return FillOptions(where, recompute, rules=calls, resources=resources, **given)
 

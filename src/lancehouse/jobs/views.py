@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     InvalidInputError,
     TableAlreadyExistsError,
     TableColumnNotFoundError,
+    TableNotFoundError,
     TableVersionNotFoundError,
 )
 
@@ -31,18 +32,21 @@ from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, che
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.job import Job, declare_table
+from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
     RUN,
     FileLayout,
     NewFragment,
     create,
     find_lost_fragments,
+    find_version,
     find_version_of_run,
     locate_table,
     write_uncommitted,
 )
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_changes import ATTEMPTS, commit_rewrite, delete_rows, offsets_by_fragment
 from lancehouse.lake.scans import COMPANION, VersionSelector
 from lancehouse.schema.walk import check_types, relax_nullability
@@ -50,7 +54,7 @@ from lancehouse.schema.walk import check_types, relax_nullability
 VIEW = b"lancehouse.view"
 """Key of a schema's metadata that holds the definition of a view."""
 REFRESHED = "lancehouse.view.refreshed"
-"""Key of a table's configuration: the version of the source that the view shows."""
+"""Key of a table's configuration: the version of the source that the view shows, and its transaction."""
 SOURCE_ROW = f"{COMPANION}source"
 """Column of a view with the row id of the source's row."""
 START = "start"
@@ -70,6 +74,8 @@ class ViewDefinition:
     version: str = ""
     inputs: tuple[str, ...] = ()
     digest: str = ""
+    names: tuple[str, ...] = ()
+    """The columns that the view makes; others may have been added to it, such as computed ones."""
 
     def to_metadata(self) -> str:
         """Return the definition as JSON."""
@@ -82,7 +88,14 @@ class ViewDefinition:
         if text is None:
             return None
         fields = json.loads(text)
-        return cls(**{**fields, "source": tuple(fields["source"]), "inputs": tuple(fields["inputs"])})
+        return cls(
+            **{
+                **fields,
+                "source": tuple(fields["source"]),
+                "inputs": tuple(fields["inputs"]),
+                "names": tuple(fields["names"]),
+            }
+        )
 
     def matches(self, function: ColumnFunction | None) -> bool:
         """Return whether the view is made by this function."""
@@ -124,6 +137,7 @@ def create_view(
         given = ViewDefinition(source.id, dict(columns), where, *parts)
     pinned = PinnedVersion.resolve(source, VersionSelector())
     schema = _view_schema(pinned, given, function)
+    given = replace(given, names=tuple(schema.names))
     table = address.to_ref()
     if not table.exists():
         declare_table(table)
@@ -137,7 +151,7 @@ def create_view(
 def _redefine(table: TableRef, given: ViewDefinition, schema: pa.Schema) -> None:
     with table.dataset() as dataset:
         existing = ViewDefinition.from_schema(dataset.schema)
-        if existing is None or not dataset.schema.remove_metadata().equals(schema):
+        if existing is None or existing.names != given.names or not _own_schema(dataset, existing).equals(schema):
             what = "a view with other columns" if existing else "a table that is no view"
             raise TableAlreadyExistsError(f"{table}: there is {what}; drop it first")
         if existing != given:
@@ -157,13 +171,21 @@ def _view_schema(pinned: PinnedVersion, definition: ViewDefinition, function: Co
     with translate_errors(table, table.storage_options):
         scanner = dataset.scanner(columns=dict(definition.columns) or [], filter=definition.where, with_row_id=True)
         scanner.explain_plan()
-        taken = [each for each in scanner.projected_schema if each.name != "_rowid"]
+        # Without their metadata: a computed column of the source is none of the view's.
+        taken = [each.remove_metadata() for each in scanner.projected_schema if each.name != "_rowid"]
+        if blobs := [each.name for each in scanner.projected_schema if has_blobs(each)]:
+            raise InvalidInputError(f"a view cannot take blobs along, such as {', '.join(blobs)}: read them by row id")
     fields = [*taken, *(_made_fields(function) if function is not None else ())]
     if len({each.name for each in fields}) != len(fields) or not fields:
         raise InvalidInputError("a view has at least one column, and each name once")
     schema = relax_nullability(pa.schema([*fields, pa.field(SOURCE_ROW, pa.int64())]).remove_metadata())
     check_types(schema)
     return schema
+
+
+def _own_schema(view: lance.LanceDataset, definition: ViewDefinition) -> pa.Schema:
+    """Return the columns that the view makes."""
+    return pa.schema([view.schema.field(name) for name in definition.names])
 
 
 def _made_fields(function: ColumnFunction) -> list[pa.Field[Any]]:
@@ -193,6 +215,8 @@ def refresh_view(
         InvalidInputError: the table is no view, or the function is not its own.
         ConcurrentModificationError: others kept changing the view, so that all attempts failed.
     """
+    if options.rules.on_error != "fail":
+        raise InvalidInputError('on_error: a view that leaves out rows would not tell which; only "fail" is possible')
     table = address.to_ref()
     for attempt in range(ATTEMPTS):
         dataset = table.open()
@@ -226,18 +250,20 @@ class _Refresh:
 
     def run(self, view: lance.LanceDataset) -> RefreshResult:
         table = self.address.to_ref()
-        since = int(view.config().get(REFRESHED, 0))
         source = TableAddress(self.address.connection, self.definition.source)
+        since = _find_shown_version(source, view.config().get(REFRESHED))
         job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), since])}")
         progress = job.progress()
         records = progress.read_records()
         started = records.pop(START, None) or {}
         if started and find_version_of_run(table, started["run"]) is not None:
-            return self._finish(table, job, started["version"])  # an earlier call died after its commit
+            # An earlier call died after its commit.
+            return self._finish(table, job, started["version"], started["uuid"])
         pinned, run = _pin_source(source, started.get("version")), started.get("run", uuid4().hex)
         if pinned.version == since:
             return RefreshResult(int(view.version), since)
-        progress.record(START, {"version": pinned.version, "run": run})
+        uuid = pinned.transaction_uuid
+        progress.record(START, {"version": pinned.version, "uuid": uuid, "run": run})
         at = job.write_location()
         known = {key: value for key, value in records.items() if isinstance(value, list)}
         lost = find_lost_fragments({piece for pieces in known.values() for piece in pieces}, at)
@@ -251,21 +277,23 @@ class _Refresh:
             view,
             replace(change, new=tuple(pieces)),
             view.schema.names,
-            {RUN: run, REFRESHED: str(pinned.version)},
+            {RUN: run},
             is_merge=True,
         )
         inserted = sum(json.loads(piece)["physical_rows"] for piece in pieces)
-        result = self._finish(table, job, pinned.version)
+        result = self._finish(table, job, pinned.version, uuid)
         return replace(result, version=max(version, result.version), inserted=inserted, deleted=change.rows)
 
-    def _finish(self, table: TableRef, job: Job, source_version: int) -> RefreshResult:
+    def _finish(self, table: TableRef, job: Job, source_version: int, uuid: str) -> RefreshResult:
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
-            dataset.update_config({REFRESHED: str(source_version)})
+            dataset.update_config({REFRESHED: json.dumps([source_version, uuid])})
         job.progress().clear()
         return RefreshResult(int(dataset.version), source_version)
 
-    def _condition(self, since: int) -> str | None:
-        conditions = [f"{UPDATED} > {since}"] if since else []
+    def _condition(self, source: lance.LanceDataset, since: int) -> str | None:
+        """Return which rows of the source are new or changed: by a change of the row, or of a computed column."""
+        filled = [f"{quote_name(each.companion)}.at >= {since}" for each in definitions(source.schema).values()]
+        conditions = [f"({' OR '.join([f'{UPDATED} > {since}', *filled])})"] if since else []
         if self.definition.where is not None:
             conditions.append(f"({self.definition.where})")
         return " AND ".join(conditions) or None
@@ -278,9 +306,9 @@ class _Refresh:
         fragments = [each.fragment_id for each in dataset.get_fragments()]
         todo = [each for each in fragments if f"{pinned.version} {each}" not in known]
         made = [piece for each in fragments for piece in known.get(f"{pinned.version} {each}", ())]
-        condition = self._condition(since)
+        condition = self._condition(dataset, since)
         definition, function, options = self.definition, self.function, self.options
-        schema = self.address.to_ref().open().schema.remove_metadata()
+        schema = _own_schema(self.address.to_ref().open(), definition)
 
         def work(fragments: Sequence[int]) -> Iterator[str]:
             maker = RowMaker(definition, function, options, schema, condition)
@@ -296,13 +324,36 @@ class _Refresh:
     def _find_stale(self, pinned: PinnedVersion, since: int, view: lance.LanceDataset) -> pa.Array[Any]:
         """Return the addresses of rows of the view whose source was changed or deleted, or does not match any more."""
         _, source = pinned.open()
-        alive = source.scanner(columns=[UPDATED], filter=self.definition.where, with_row_id=True).to_table()
-        row_ids = alive["_rowid"].to_numpy().astype(np.int64)
-        unchanged = row_ids[alive[UPDATED].to_numpy().astype(np.int64) <= since] if since else row_ids[:0]
+        alive, changed = (
+            source.scanner(columns=[], filter=condition, with_row_id=True).to_table()["_rowid"].to_numpy()
+            for condition in (self.definition.where, self._condition(source, since))
+        )
+        unchanged = np.setdiff1d(alive, changed).astype(np.int64)
         rows = view.scanner(columns=[SOURCE_ROW], with_row_address=True).to_table()
         is_stale = ~np.isin(rows[SOURCE_ROW].to_numpy(), unchanged)
         stale: pa.Array[Any] = rows["_rowaddr"].combine_chunks().filter(pa.array(is_stale))
         return stale
+
+
+def _find_shown_version(source: TableAddress, refreshed: str | None) -> int:
+    """Return the version of the source that the view shows; 0 if changes since cannot be told by their numbers.
+
+    That is so if the source was created anew, that version was cleaned up, or an older one was restored since.
+    """
+    if refreshed is None:
+        return 0
+    version, uuid = json.loads(refreshed)
+    try:
+        is_same = read_transaction_uuid(source.to_ref(version=version).open()) == uuid
+    except TableVersionNotFoundError:
+        return 0
+    if not is_same or find_version(source.to_ref(), _is_restore, after=version) is not None:
+        return 0
+    return int(version)
+
+
+def _is_restore(transaction: lance.Transaction) -> bool:
+    return isinstance(transaction.operation, lance.LanceOperation.Restore)
 
 
 def _pin_source(source: TableAddress, version: int | None) -> PinnedVersion:
@@ -360,7 +411,8 @@ class RowMaker:
             return _to_schema([*taken, row_ids], self.schema)
         caller = FunctionCaller(self.function, self.function.returns, self.options.rules)
         values = caller.compute([batch.column(name) for name in inputs], lambda row: f"row id {row_ids[row]}").array
-        parents = pc.list_parent_indices(values)
+        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        parents = np.repeat(np.arange(len(values)), counts)
         items: Any = pc.list_flatten(values)
         made = items.flatten() if pa.types.is_struct(items.type) else [items]
         return _to_schema([*(each.take(parents) for each in taken), *made, row_ids.take(parents)], self.schema)
@@ -398,7 +450,12 @@ def list_lineage(address: TableAddress) -> pa.Table:
         if current.id in seen:
             continue
         seen.add(current.id)
-        schema, name = current.to_ref().open().schema, format_levels(current.id)
+        try:
+            schema, name = current.to_ref().open().schema, format_levels(current.id)
+        except TableNotFoundError:
+            if current is address:
+                raise
+            continue  # the source of a view was dropped
         for column, known in definitions(schema).items():
             inputs = [each for _, each in known.inputs]
             rows.append(_lineage_row(name, column, name, inputs, known.label, known.version))

@@ -187,7 +187,8 @@ class LanceCatalog(TableJobs):
 
     def computed_columns(self, table: TableName) -> DataFrame:
         """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
-        return self.spark.createDataFrame(super().computed_columns(table))
+        rows = super().computed_columns(table)
+        return self.spark.createDataFrame(rows)
 
     def column_errors(self, table: TableName, column: str, columns: Names = ()) -> DataFrame:
         """Return the rows for which the function of a column has failed: row id, state, version and exception.
@@ -197,11 +198,13 @@ class LanceCatalog(TableJobs):
             column: the computed column.
             columns: further columns of the rows, such as their keys.
         """
-        return self.spark.createDataFrame(super().column_errors(table, column, columns))
+        rows = super().column_errors(table, column, columns)
+        return self.spark.createDataFrame(rows)
 
     def lineage(self, table: TableName) -> DataFrame:
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
-        return self.spark.createDataFrame(super().lineage(table))
+        rows = super().lineage(table)
+        return self.spark.createDataFrame(rows)
 
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""
