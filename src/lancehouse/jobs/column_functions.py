@@ -10,7 +10,6 @@ import importlib
 import json
 import logging
 import random
-import re
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.jobs.fingerprints import digest_code, json_digest
 from lancehouse.lake.scans import COMPANION
+from lancehouse.secrets import redact
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +43,6 @@ LONGEST_MESSAGE = 500
 """Characters of an exception that are kept."""
 
 _MARK = "__lancehouse_column__"
-_URL_SECRETS = re.compile(
-    r"([?&;\s][\w.-]*(?:key|token|secret|password|signature|sig|auth)[\w.-]*)=[^\s&;'\"]+", re.IGNORECASE
-)
-"""Values in the text of an exception that are likely to be secrets, such as `?api_key=…`."""
 _FOREIGN = (Exception, SystemExit)
 """What user code may raise: anything but an interrupt."""
 
@@ -351,8 +347,8 @@ class FunctionCaller:
 
 
 def _describe_error(error: BaseException) -> str:
-    text = _URL_SECRETS.sub(r"\1=***", str(error))  # they are kept with the table, and logged
-    return f"{type(error).__name__}: {text}"[:LONGEST_MESSAGE]
+    # They are kept with the table, and logged: no keys in queries of URLs.
+    return f"{type(error).__name__}: {redact(str(error), {})}"[:LONGEST_MESSAGE]
 
 
 def _call_within(function: Callable[..., Any], inputs: Sequence[Any], timeout_s: float | None) -> Any:
