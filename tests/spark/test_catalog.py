@@ -614,11 +614,11 @@ def _only_training(run: Any) -> Any:
     """The first job of an index is done, the second is not."""
     done: list[str] = []
 
-    def once(spark: Any, pieces: Any, work: Any) -> list[str]:
+    def once(spark: Any, pieces: Any, work: Any, *more: Any) -> list[str]:
         if done:
             assert done[0].startswith("_staging/")
             raise InvalidInputError("no more")
-        done.extend(run(spark, pieces, work))
+        done.extend(run(spark, pieces, work, *more))
         return done
 
     return once
