@@ -89,6 +89,8 @@ def require_columns(wanted: list[str], available: list[str], about: str) -> None
 
 
 _ADDRESS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
+REQUEST_TIMEOUT_S = 30
+"""Seconds that a store may take to answer."""
 _SCHEMES: Mapping[str, str] = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 _ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
     "aws_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -173,6 +175,8 @@ def _open_s3(options: Mapping[str, str], bucket: str) -> fs.FileSystem:
         "endpoint_override": host.rstrip("/") or None,
         "anonymous": _is_on(options, "aws_skip_signature", "skip_signature"),
         "force_virtual_addressing": _is_on(options, "aws_virtual_hosted_style_request"),
+        # Arrow gives up after 3 seconds without a byte, Lance after 30.
+        "request_timeout": REQUEST_TIMEOUT_S,
     }
     return fs.S3FileSystem(**{key: value for key, value in arguments.items() if value})
 
