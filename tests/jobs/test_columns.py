@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -733,3 +734,35 @@ def test_only_functions_and_classes_are_marked() -> None:
     for other in (partial(len), len, "x".upper):
         with pytest.raises(InvalidInputError, match="marks a function or a class"):
             lancehouse.column(version="1", inputs=["a"])(other)
+
+
+def test_a_condition_that_cannot_be_is_told_before_anything_is_begun(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"length": length})
+    with pytest.raises(InvalidInputError, match="id ==="):
+        jobs.backfill("docs", where="id ===")
+    assert not Path(docs, "_lancehouse").exists()
+
+
+def test_records_that_are_none_are_left_out(docs: str, tmp_path: Path, often: dict[str, Any]) -> None:
+    """Whoever writes the table can write anything there."""
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    COUNTS.clear()
+    KILL[:] = [str(tmp_path / "killed"), "w25"]
+    jobs.define_columns("docs", {"counted": counted})
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", **often)
+    for file in Path(docs).glob("_lancehouse/jobs/*/*.json"):
+        record = json.loads(file.read_text())
+        if record["key"] != column_filling.START:
+            file.write_text(json.dumps({**record, "value": "[1, 2]"}))
+    assert jobs.backfill("docs", **often).filled == 38
+    assert read(docs, "counted")[20] == "W20"
+
+
+def test_a_column_without_its_companion_is_listed(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"length": length})
+    lance.dataset(docs).drop_columns(["_lancehouse_length"])
+    [row] = jobs.computed_columns("docs").to_pylist()
+    assert (row["filled"], row["missing"]) == (0, 38)
+    with pytest.raises(InvalidInputError, match="was dropped"):
+        jobs.column_errors("docs", "length")

@@ -230,3 +230,20 @@ def test_null_lists_have_no_rows(jobs: TableJobs, tmp_path: Path) -> None:
 def test_a_view_leaves_no_row_out(jobs: TableJobs, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="on_error"):
         jobs.create_materialized_view("v", "docs", chunk, on_error="skip")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"source": "x"}', '{"source": 5, "columns": 7, "inputs": 3, "names": 2}'])
+def test_a_definition_that_cannot_be_read_is_told(jobs: TableJobs, tmp_path: Path, text: str) -> None:
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    lance.dataset(tmp_path / "chunks.lance").update_schema_metadata({"lancehouse.view": text})
+    for work in (jobs.refresh, jobs.lineage):
+        with pytest.raises(InvalidInputError, match="definition of the view cannot be read"):
+            work("chunks")
+
+
+def test_a_broken_note_of_the_last_refresh_makes_all_rows_again(jobs: TableJobs, tmp_path: Path) -> None:
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    before = texts(tmp_path)
+    lance.dataset(tmp_path / "chunks.lance").update_config({views.REFRESHED: "{"})
+    assert jobs.refresh("chunks").inserted == 7
+    assert texts(tmp_path) == before

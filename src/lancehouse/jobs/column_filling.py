@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any, Self
@@ -213,6 +214,9 @@ def fill_column(
     selection = [options.where, options.recompute, options.where_failed]
     job = Job(address, f"fill-{json_digest([name, function.version, function.digest, selection])}")
     table, progress = address.to_ref(), job.progress()
+    if options.where is not None:
+        with table.dataset() as dataset:  # a condition that cannot be is told before anything is begun
+            dataset.scanner(filter=options.where).explain_plan()
     records = progress.read_records()
     start = records.pop(START, None)
     if not isinstance(start, int):
@@ -311,9 +315,18 @@ def _in_groups(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 def _find_values(records: Iterable[Any], at: TableLocation) -> list[ComputedValues]:
     """Return what an earlier call has computed, as far as its files still exist."""
-    found = [ComputedValues.from_json(each) for each in records if isinstance(each, str)]
+    found = _parse_values(records)
     lost = find_lost_fragments({each.piece for each in found}, at)
     return [each for each in found if each.piece not in lost]
+
+
+def _parse_values(records: Iterable[Any]) -> list[ComputedValues]:
+    """Return the values among the records of a job; what is no such record is left out."""
+    found = []
+    for each in records:
+        with suppress(ValueError, TypeError):
+            found.append(ComputedValues.from_json(each))
+    return found
 
 
 # Computing, in the processes that the engine chooses
@@ -876,6 +889,6 @@ def _remove_checkpoints(job: Job) -> None:
     `remove_orphans` finds those that nobody has.
     """
     progress = job.progress()
-    values = [ComputedValues.from_json(each) for each in progress.read_records().values() if isinstance(each, str)]
+    values = _parse_values(progress.read_records().values())
     discard_fragments([each.piece for each in values if each.base is None], job.write_location())
     progress.clear()

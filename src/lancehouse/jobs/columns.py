@@ -274,11 +274,14 @@ def list_columns(table: TableRef) -> pa.Table:
 
 
 def _describe_column(dataset: lance.LanceDataset, name: str, definition: ColumnDefinition) -> dict[str, Any]:
+    has_companion = definition.companion in dataset.schema.names
     made = quote_name(definition.companion)
     names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
     version = definition.version.replace("'", "''")
-    filled = dataset.count_rows(f"{made}.version = '{version}' AND {made}.state = 'filled'")
-    failed = dataset.count_rows(f"{made}.version = '{version}' AND {made}.state <> 'filled'")
+    filled, failed = (
+        dataset.count_rows(f"{made}.version = '{version}' AND {made}.state {how} 'filled'") if has_companion else 0
+        for how in ("=", "<>")
+    )
     return {
         "column": name,
         "type": str(dataset.schema.field(name).type),
@@ -304,6 +307,8 @@ def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
         if taken := [each for each in columns if each in ("_rowid", "state", "version", "exception")]:
             raise InvalidInputError(f"columns: {taken[0]} is a column of the result; leave it out")
         made = definition.companion
+        if made not in dataset.schema.names:
+            raise InvalidInputError(f"{table}: {made}, which says what made the values of {name}, was dropped")
         wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
         wanted |= {"state": f"`{made}`.state", "version": f"`{made}`.version"}
         rows: pa.Table = dataset.to_table(columns=wanted, filter=f"`{made}`.state IN ('{FAILED}', '{SKIPPED}')")

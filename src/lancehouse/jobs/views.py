@@ -83,19 +83,20 @@ class ViewDefinition:
 
     @classmethod
     def from_schema(cls, schema: pa.Schema) -> Self | None:
-        """Return the definition of a view; None for other tables."""
+        """Return the definition of a view; None for other tables.
+
+        Raises:
+            InvalidInputError: it cannot be read: whoever writes the table can write anything there.
+        """
         text = (schema.metadata or {}).get(VIEW)
         if text is None:
             return None
-        fields = json.loads(text)
-        return cls(
-            **{
-                **fields,
-                "source": tuple(fields["source"]),
-                "inputs": tuple(fields["inputs"]),
-                "names": tuple(fields["names"]),
-            }
-        )
+        try:
+            fields = json.loads(text)
+            lists = {name: tuple(map(str, fields[name])) for name in ("source", "inputs", "names")}
+            return cls(**{**fields, **lists, "columns": dict(fields["columns"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidInputError(f"the definition of the view cannot be read ({error}); create it anew") from error
 
     def matches(self, function: ColumnFunction | None) -> bool:
         """Return whether the view is made by this function."""
@@ -340,12 +341,10 @@ def _find_shown_version(source: TableAddress, refreshed: str | None) -> int:
 
     That is so if the source was created anew, that version was cleaned up, or an older one was restored since.
     """
-    if refreshed is None:
-        return 0
-    version, uuid = json.loads(refreshed)
     try:
-        is_same = read_transaction_uuid(source.to_ref(version=version).open()) == uuid
-    except TableVersionNotFoundError:
+        version, uuid = json.loads(refreshed or "null")
+        is_same = read_transaction_uuid(source.to_ref(version=int(version)).open()) == uuid
+    except (TableVersionNotFoundError, ValueError, TypeError):
         return 0
     if not is_same or find_version(source.to_ref(), _is_restore, after=version) is not None:
         return 0
