@@ -15,6 +15,8 @@ MANAGED_BY = "managed_by"
 STORAGE = "storage"
 IMPL = "impl"
 GC_ENABLED = "gc.enabled"
+PROTECTED = "protected"
+"""Property of a table or namespace: with `true` our server refuses to drop, purge or overwrite it."""
 FEW_METADATA_FILES: Mapping[str, str] = MappingProxyType(
     {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "10"}
 )

@@ -990,7 +990,7 @@ def test_json_is_encoded_once_and_joined_on_demand(catalog: CachedCatalog) -> No
     assert again.full_json is table.full_json
     (held,) = catalog.tables._tables.values()
     in_memory = len(table.full_json) + len(table.refs_json) + sum(len(each.json) for each in table.main)
-    assert in_memory < held.size_bytes < 2 * in_memory
+    assert in_memory < held.size_bytes < 3 * in_memory  # the shorter the paths, the more the rest counts
 
 
 # What is broken, or shared

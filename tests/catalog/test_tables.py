@@ -404,3 +404,54 @@ def test_a_database_that_cannot_be_written_fails_no_load(
     monkeypatch.setattr(catalog.database, "write", refuse)
     tell(catalog, caller, f"{uuid}/1/s")
     assert published(catalog, caller) is None
+
+
+@pytest.mark.parametrize("lake", [True, False])
+@pytest.mark.parametrize("holder", ["table", "namespace"])
+def test_what_is_protected_is_neither_dropped_nor_purged(
+    catalog: Catalog, main: Warehouse, caller: Caller, lake: bool, holder: str
+) -> None:
+    create(catalog, caller, lake=lake, properties={"protected": "TRUE"} if holder == "table" else {})
+    if holder == "namespace":
+        catalog.namespaces.update_properties(caller, main, ("db",), {"protected": "true"}, [])
+    for purge in (False, True):
+        with pytest.raises(
+            PermissionDeniedError, match=rf"Cannot {'purge' if purge else 'drop'} table db\.t: {holder} "
+        ):
+            catalog.tables.drop(caller, main, ("db",), "t", purge=purge)
+    assert list_tables(catalog, caller) == ["t"]
+    if holder == "namespace":
+        catalog.namespaces.update_properties(caller, main, ("db",), {"protected": "false"}, [])
+    else:
+        update = {"action": "set-properties", "updates": {"protected": "false"}}
+        catalog.commits.commit(caller, main, ("db",), "t", {"requirements": [], "updates": [update]})
+    catalog.tables.drop(caller, main, ("db",), "t")
+
+
+def test_a_table_may_be_free_in_a_protected_namespace(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    catalog.namespaces.update_properties(caller, main, ("db",), {"protected": "true"}, [])
+    create(catalog, caller, properties={"protected": "false"})
+    catalog.tables.drop(caller, main, ("db",), "t")
+    with pytest.raises(PermissionDeniedError, match=r"Cannot drop namespace db: namespace db has protected=true"):
+        catalog.namespaces.drop(caller, main, ("db",))
+    catalog.namespaces.create(caller, main, ("db", "below"), {})
+    with pytest.raises(PermissionDeniedError, match=r"Cannot drop namespace db\.below: namespace db has"):
+        catalog.namespaces.drop(caller, main, ("db", "below"))
+
+
+def test_a_protected_table_is_not_replaced_by_registering_another(
+    catalog: Catalog, main: Warehouse, caller: Caller
+) -> None:
+    made = create(catalog, caller, lake=False, properties={"protected": "true"})
+    request = {"name": "t", "metadata-location": made.metadata_location, "overwrite": True}
+    with pytest.raises(PermissionDeniedError, match=r"Cannot overwrite table db\.t"):
+        catalog.tables.register(caller, main, ("db",), request)
+
+
+def test_an_iceberg_table_whose_metadata_are_lost_can_be_dropped(
+    catalog: Catalog, main: Warehouse, caller: Caller
+) -> None:
+    made = create(catalog, caller, lake=False)
+    Path(str(made.metadata_location)).unlink()
+    catalog.tables.drop(caller, main, ("db",), "t")
+    assert list_tables(catalog, caller) == []

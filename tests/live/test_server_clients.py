@@ -6,15 +6,18 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import connect
+from lance_namespace import DeclareTableRequest, DropTableRequest, connect
+from lance_namespace.errors import PermissionDeniedError
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    ForbiddenError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
@@ -169,6 +172,24 @@ def test_a_lance_table_is_made_with_pyiceberg(catalog: RestCatalog, lancehouse_s
     catalog.drop_table((level, "docs"))
     registered = catalog.register_table((level, "again"), table.location())
     assert registered.scan().to_arrow().num_rows == 10
+
+
+def test_a_protected_table_is_not_lost(catalog: RestCatalog, lancehouse_server: Served, level: str) -> None:
+    """The catalog refuses the commit that overwrites it, and a drop before any file is deleted."""
+    ours = connect("iceberg", {"endpoint": lancehouse_server.iceberg})
+    table_id = [lancehouse_server.warehouse, level, "docs"]
+    name: dict[str, Any] = {"namespace_client": ours, "table_id": table_id}
+    ours.declare_table(DeclareTableRequest(id=table_id, properties={"managed_by": "impl", "protected": "true"}))
+    lance.write_dataset(ROWS, **name, mode="overwrite")  # the first version overwrites nothing
+    lance.write_dataset(ROWS, **name, mode="append")
+    # pylance logs the refusal as it came, and says itself only that it did not find the version afterwards.
+    with pytest.raises(OSError, match=r"Cannot overwrite table|Commit result for version 3 is unknown"):
+        lance.write_dataset(ROWS, **name, mode="overwrite")
+    with pytest.raises(PermissionDeniedError, match="Cannot drop table"):
+        ours.drop_table(DropTableRequest(id=table_id))
+    with pytest.raises(ForbiddenError, match="Cannot drop table"):
+        catalog.drop_table((level, "docs"))
+    assert lance.dataset(**name).count_rows() == 20
 
 
 PEER = """

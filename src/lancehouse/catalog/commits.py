@@ -18,7 +18,15 @@ from lance_namespace.errors import (
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.entries import TableName, create_entry, now_ms, record_commit, require_name_free, write_once
+from lancehouse.catalog.entries import (
+    TableName,
+    create_entry,
+    now_ms,
+    record_commit,
+    require_name_free,
+    require_unprotected,
+    write_once,
+)
 from lancehouse.catalog.errors import Levels, ViewAlreadyExistsError, check_name, table_not_found
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
@@ -184,6 +192,8 @@ class Commits:
         def apply(tx: Tx) -> EntryRow:
             if change.is_empty:
                 return entry
+            if entry.version is not None and change.overwrites:
+                require_unprotected(tx, warehouse, name.levels, name.name, entry.properties, "overwrite")
             now = now_ms()
             # Compare and swap on the revision: either all that `decide` read of the entry is still true, or it decides
             # again.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import time
 from typing import TypeVar
 
-from lance_namespace.errors import InvalidInputError, TableAlreadyExistsError
+from lance_namespace.errors import InvalidInputError, PermissionDeniedError, TableAlreadyExistsError
 
 from lancehouse.catalog.callers import Caller, IdempotencyKey, Role
 from lancehouse.catalog.errors import (
@@ -23,6 +23,7 @@ from lancehouse.catalog.errors import (
 from lancehouse.catalog.location_access import require_location_free
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
+from lancehouse.properties import PROTECTED
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import CommitRow, EntryRow, Json, Kind, NamespaceRow
@@ -163,6 +164,36 @@ def require_name_free(
     if existing is not None and not (replaced and existing.kind == wanted):
         raise already_exists(name.levels, name.name, by=existing.kind, wanted=wanted)
     return namespace
+
+
+def require_unprotected(
+    tx: Tx, warehouse: Warehouse, levels: Levels, name: str | None, properties: Mapping[str, str], change: str
+) -> None:
+    """Refuse to drop or overwrite a table or namespace that is protected; the nearest setting counts.
+
+    Args:
+        tx: the transaction of the change: a protection that is set meanwhile counts too.
+        warehouse: of the table or namespace.
+        levels: the namespace.
+        name: of the table; None for the namespace itself.
+        properties: of the table or namespace.
+        change: what is refused, for the message.
+
+    Raises:
+        PermissionDeniedError: it is protected.
+    """
+    what = "Namespace" if name is None else "Table"
+    holder = what, format_name(levels, name)
+    above = levels if name is not None else levels[:-1]
+    while PROTECTED not in properties and above:
+        row = repository.find_namespace(tx, warehouse.id, above)
+        properties, holder = row.properties if row else {}, ("Namespace", format_name(above))
+        above = above[:-1]
+    if properties.get(PROTECTED, "").lower() == "true":
+        raise PermissionDeniedError(
+            f"Cannot {change} {what.lower()} {format_name(levels, name)}: {holder[0].lower()} {holder[1]} has "
+            f"{PROTECTED}=true; set the property to false first"
+        )
 
 
 def create_entry(

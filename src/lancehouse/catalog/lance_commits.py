@@ -96,6 +96,11 @@ class EntryChange:
         return "snapshots" if self.removed_snapshots or self.refs else "properties"
 
     @property
+    def overwrites(self) -> bool:
+        """Whether a new version replaces all rows of the one before."""
+        return any(row.summary.get("lance.operation") == "Overwrite" for row in self.snapshots)
+
+    @property
     def snapshot_id(self) -> int | None:
         """Id of the new current snapshot, of main or else of a branch, for the record of commits; None if unchanged."""
         if "version" in self.values or not self.snapshots:

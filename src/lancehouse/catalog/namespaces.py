@@ -8,7 +8,7 @@ import orjson
 from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmptyError
 
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.entries import write_once
+from lancehouse.catalog.entries import require_unprotected, write_once
 from lancehouse.catalog.errors import Levels, UnprocessableError, check_levels, format_name, namespace_not_found
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
@@ -87,11 +87,13 @@ class Namespaces:
 
         Raises:
             NamespaceNotFoundError, NamespaceNotEmptyError: nothing was removed.
+            PermissionDeniedError: it is protected.
         """
         caller.identity.require_alter_namespace(warehouse.name, levels)
 
         def work(tx: Tx) -> None:
             row = _get_namespace(tx, caller, warehouse, levels)
+            require_unprotected(tx, warehouse, levels, None, row.properties, "drop")
             if not repository.delete_namespace(tx, row.id):
                 raise NamespaceNotEmptyError(f"Namespace {format_name(levels)} is not empty.")
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 from uuid import uuid4
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.entries import TableName, create_entry, list_names, rename_entry, require_name_free, write_once
-from lancehouse.catalog.errors import Levels, check_name, format_name, table_not_found
+from lancehouse.catalog.entries import (
+    TableName,
+    create_entry,
+    list_names,
+    rename_entry,
+    require_name_free,
+    require_unprotected,
+    write_once,
+)
+from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, format_name, table_not_found
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import (
     LoadResult,
@@ -176,23 +182,12 @@ class Tables:
         Raises:
             TableNotFoundError: there is no such table.
             InvalidInputError: the table has `gc.enabled=false` and a purge was requested; nothing was removed.
+            PermissionDeniedError: the table is protected; nothing was removed.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
         entry = self.get_entry(caller, warehouse, levels, name)
-        files = WarehouseFiles(warehouse)
-        properties: Mapping[str, str] = entry.properties
-        delete_files: Callable[[], Any] = partial(
-            removal.remove_dataset, entry.location, warehouse.storage, metadata=True
-        )
-        if purge and entry.kind == "iceberg":
-            table = self._loader.documents.load(warehouse, str(entry.metadata_location)).table
-            properties = table.properties
-            metadata_location = str(entry.metadata_location)
-
-            def delete_files() -> None:
-                for file in (*iceberg_tables.list_purge_files(table, files), metadata_location):
-                    files.delete(file)
-
+        table = self._load_iceberg(warehouse, entry, purge=purge) if entry.kind == "iceberg" else None
+        properties = entry.properties if table is None else table.properties
         if purge and properties.get(GC_ENABLED, "true").lower() == "false":
             raise InvalidInputError(
                 f"Cannot purge table: {GC_ENABLED} is false for {format_name(levels, name)}, "
@@ -200,6 +195,7 @@ class Tables:
             )
 
         def work(tx: Tx) -> None:
+            require_unprotected(tx, warehouse, levels, name, properties, "purge" if purge else "drop")
             if not repository.delete_entry(tx, entry.id):
                 raise table_not_found(levels, name)
 
@@ -208,9 +204,30 @@ class Tables:
         write_once(self._database, caller, work)
         if purge:
             try:
-                delete_files()
+                self._delete_files(warehouse, entry, table)
             except (LanceNamespaceError, OSError) as error:
                 log.warning("%s is dropped, but files of it are left at %s: %s", name, entry.location, error)
+
+    def _load_iceberg(
+        self, warehouse: Warehouse, entry: EntryRow, *, purge: bool
+    ) -> iceberg_tables.IcebergTableMetadata | None:
+        """Return the metadata of an Iceberg table that is dropped; None if its file is lost, which a purge needs."""
+        try:
+            return self._loader.documents.load(warehouse, str(entry.metadata_location)).table
+        except MetadataNotFoundError:
+            if purge:
+                raise
+            return None
+
+    def _delete_files(
+        self, warehouse: Warehouse, entry: EntryRow, table: iceberg_tables.IcebergTableMetadata | None
+    ) -> None:
+        if table is None:
+            removal.remove_dataset(entry.location, warehouse.storage, metadata=True)
+            return
+        files = WarehouseFiles(warehouse)
+        for file in (*iceberg_tables.list_purge_files(table, files), str(entry.metadata_location)):
+            files.delete(file)
 
     def rename(self, caller: Caller, warehouse: Warehouse, source: TableName, destination: TableName) -> None:
         """Rename a table, within its namespace or into another one; its files stay where they are.
@@ -320,10 +337,14 @@ class Tables:
             return self._create_lance(caller, warehouse, name, location, properties, lance_schema(table))
         location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
         location_access.check_table_paths(self._database, caller, warehouse, table)
+        before = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
+        replaced = None if before is None else self._load_iceberg(warehouse, before, purge=False)
+        properties = {} if replaced is None else replaced.properties
 
         def work(tx: Tx) -> EntryRow:
             namespace = require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite)
             if (existing := repository.find_entry(tx, warehouse.id, name.levels, name.name)) is not None:
+                require_unprotected(tx, warehouse, name.levels, name.name, properties, "overwrite")
                 repository.delete_entry(tx, existing.id)
             return create_entry(
                 tx,
