@@ -90,6 +90,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "delete": {"table": "t", "where": "true"},
     "update": {"table": "t", "set": {"id": "1"}},
     "merge": {"df": FRAME, "table": "t", "on": "id"},
+    "update_columns": {"table": "t", "df": FRAME, "on": "id"},
     "add_columns": {"table": "t", "columns": {"new": "id"}},
     "define_columns": {"table": "t", "columns": {"new": "id"}},
     "backfill": {"table": "t"},

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.jobs import merge
 from lancehouse.spark import LanceCatalog, column
 
 VECTOR = pa.list_(pa.float32(), 2)
@@ -65,3 +66,19 @@ def test_tables_are_created_with_stable_row_ids(
     monkeypatch.setenv("LANCEHOUSE_STABLE_ROW_IDS", "false")
     catalog.create(rows, "plain")
     assert not lance.dataset(tmp_path / "plain.lance").has_stable_row_ids
+
+
+@pytest.mark.parametrize("keys", ["few", "many"])
+def test_columns_are_updated_by_tasks(
+    catalog: LanceCatalog, tmp_path: Path, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if keys == "many":
+        monkeypatch.setattr(merge, "FEW_ROWS", 0)
+    rows = catalog.spark.createDataFrame([(1, "x"), (25, "y"), (26, None), (99, "z")], ["id", "word"])
+    result = catalog.update_columns("docs", rows, on="id")
+    assert (result.updated, result.unmatched) == (3, 1)
+    words = lance.dataset(tmp_path / "docs.lance").to_table(["id", "word"], filter="word < 'w' OR word >= 'x'")
+    assert {row["id"]: row["word"] for row in words.to_pylist()} == {1: "x", 25: "y"}
+    assert lance.dataset(tmp_path / "docs.lance").count_rows("_row_last_updated_at_version > 1") == 3
+    with pytest.raises(InvalidInputError, match="same key, id=1"):
+        catalog.update_columns("docs", rows.union(rows), on=["id"])

@@ -279,10 +279,8 @@ def plan_column(
             "adds it again"
         )
     dtype = dataset.schema.field(name).type
-    own = [dataset.schema.field(each) for each in (name, definition.companion)]
     by_name = {each.name(): each for each in fields.values()}
-    alone = empty_dataset(pa.schema(own), dataset.data_storage_version).lance_schema.fields()
-    ids = dict(pair for each in alone for pair in _pair_ids(each, by_name[each.name()]))
+    ids = find_own_ids(dataset, (name, definition.companion))
     # SQL may read any column.
     input_ids = tuple(number for number, _ in definition.inputs) or tuple(sorted(fields.keys() - ids.values()))
     others = {other: known for other, known in definitions(dataset.schema).items() if other != name}
@@ -301,6 +299,14 @@ def plan_column(
         dataset.has_stable_row_ids,
         dataset.data_storage_version,
     )
+
+
+def find_own_ids(dataset: lance.LanceDataset, columns: Sequence[str]) -> dict[int, int]:
+    """Return the field ids of columns and of what is in them, by those that they have in a file of their own."""
+    by_name = {each.name(): each for each in dataset.lance_schema.fields()}
+    own = pa.schema([dataset.schema.field(name) for name in columns])
+    alone = empty_dataset(own, dataset.data_storage_version).lance_schema.fields()
+    return dict(pair for each in alone for pair in _pair_ids(each, by_name[each.name()]))
 
 
 def _pair_ids(one: Any, other: Any) -> Iterator[tuple[int, int]]:
@@ -711,10 +717,14 @@ class _OldValues:
 
 
 def _no_values(schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    companion = pa.StructArray.from_arrays(
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, schema.field(0).type), no_companions(rows)], schema=schema)
+
+
+def no_companions(rows: int) -> pa.StructArray:
+    """Return the companions of rows that nobody has filled."""
+    return pa.StructArray.from_arrays(
         [pa.nulls(rows, each.type) for each in COMPANION_TYPE], fields=list(COMPANION_TYPE)
     )
-    return pa.RecordBatch.from_arrays([pa.nulls(rows, schema.field(0).type), companion], schema=schema)
 
 
 def _without_null_structs(array: Any) -> pa.StructArray:
@@ -833,7 +843,7 @@ def _commit_values(
             return int(dataset.version), []
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=[],
-            updated_fragments=[_attach(fragments[each.fragment], plan, each) for each in landed],
+            updated_fragments=[attach_file(fragments[each.fragment], plan.own_ids, each.piece) for each in landed],
             new_fragments=[],
             # Without offsets of rows, so that the change does not count as one of theirs.
             fields_modified=sorted(plan.own_ids.values()),
@@ -853,17 +863,23 @@ def _fits(fragment: FragmentMetadata | None, plan: ColumnPlan, values: ComputedV
     return (inputs, base) == (values.inputs, values.base)
 
 
-def _attach(fragment: FragmentMetadata, plan: ColumnPlan, values: ComputedValues) -> FragmentMetadata:
-    """Return a fragment whose column is in the new file; a file with other columns too is kept for these."""
-    [alone] = parse_new_fragments([values.piece])
+def attach_file(fragment: FragmentMetadata, own_ids: Mapping[int, int], piece: NewFragment) -> FragmentMetadata:
+    """Return a fragment whose columns are in the new file; a file with other columns too is kept for these.
+
+    Args:
+        fragment: the fragment.
+        own_ids: see `find_own_ids`.
+        piece: what was written.
+    """
+    [alone] = parse_new_fragments([piece])
     [file] = alone.files
-    own = set(plan.own_ids.values())
+    own = set(own_ids.values())
     kept = [
         _with_fields(each, [GONE if number in own else number for number in each.fields])
         for each in fragment.files
         if not own.issuperset(number for number in each.fields if number != GONE)
     ]
-    return replace(fragment, files=[*kept, _with_fields(file, [plan.own_ids[number] for number in file.fields])])
+    return replace(fragment, files=[*kept, _with_fields(file, [own_ids[number] for number in file.fields])])
 
 
 def _with_fields(file: DataFile, fields: list[int]) -> DataFile:

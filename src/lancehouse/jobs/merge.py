@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Protocol, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance_namespace.errors import (
@@ -37,6 +34,7 @@ from lancehouse.jobs.merge_keys import (
     check_keys,
     find_duplicate,
     format_key,
+    group_runs,
     key_schema,
     match_schema,
     merge_small_source,
@@ -216,7 +214,7 @@ def merge(
         mode = "append" if rules.writes else "overwrite"
         pieces = tuple(rows.write(job, schema, mode, how.layout))
         source = MergeSource(pieces, keys, None if rules.writes else schema)
-        _require_distinct_keys(rows, MergeKeys(job, source, pinned), shuffle)
+        require_distinct_keys(rows, MergeKeys(job, source, pinned), shuffle)
         merging = _MergeRun(engine, address, source, rules, how, str(dataset.lance_schema), shuffle)
         return retry_conflicts(address, lambda: merging.attempt(used))
 
@@ -239,7 +237,7 @@ def _create_first_version(
     try:
         with job.clean_up_after(used):
             source = MergeSource(tuple(rows.write(job, schema, "overwrite", how.layout)), on, schema)
-            _require_distinct_keys(rows, MergeKeys(job, source, None), shuffle)
+            require_distinct_keys(rows, MergeKeys(job, source, None), shuffle)
             used += source.pieces
             version = commits.create(table, locate_table(table), schema, source.pieces, how.properties)
     except commits.CreateConflictError as error:
@@ -247,7 +245,7 @@ def _create_first_version(
     return ChangeResult(version, inserted=sum(source.rows))
 
 
-def _require_distinct_keys(rows: RowsToMerge, keys: MergeKeys, shuffle: KeyShuffle | None) -> None:
+def require_distinct_keys(rows: RowsToMerge, keys: MergeKeys, shuffle: KeyShuffle | None) -> None:
     """Check that no two rows to merge have the same key.
 
     Raises:
@@ -375,7 +373,7 @@ class MergeTasks:
         """Delete rows of the table, fragment by fragment. Batches have the fragment and the address of each row."""
         opened, changes = self.keys.open(), list[RowChange]()
         try:
-            for _, rows in _group_runs(batches):
+            for _, rows in group_runs(batches):
                 changes.append(
                     delete_rows(opened.table, opened.dataset, offsets_by_fragment(rows.column(TARGET).chunks))
                 )
@@ -397,22 +395,8 @@ class MergeTasks:
         )
         return [
             choice.select(number, rows.column(SOURCE).to_numpy(), rows.column(ROW).to_numpy()).to_json()
-            for number, rows in _group_runs(batches)
+            for number, rows in group_runs(batches)
         ]
-
-
-def _group_runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
-    """Yield runs of consecutive rows that have the same number in the first column."""
-
-    def split() -> Iterator[tuple[int, pa.RecordBatch]]:
-        for batch in filter(len, batches):
-            numbers = batch.column(0).to_numpy()
-            ends = np.flatnonzero(np.diff(numbers, append=-1))
-            for first, last in zip((0, *(ends[:-1] + 1)), ends, strict=True):
-                yield int(numbers[first]), batch.slice(first, last - first + 1)
-
-    for number, parts in groupby(split(), key=itemgetter(0)):
-        yield number, pa.Table.from_batches([part for _, part in parts])
 
 
 @dataclass(frozen=True, slots=True)

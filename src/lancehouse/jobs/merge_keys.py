@@ -6,7 +6,8 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -101,7 +102,7 @@ def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
         InvalidInputError: no column is given, one is given twice, or its values cannot be compared.
     """
     if not on or len(set(on)) < len(on):
-        raise InvalidInputError("merge needs `on`: the columns that are the key, each once")
+        raise InvalidInputError("on: name the columns that are the key, each once")
     for name in on:
         if name not in schema.names:
             raise TableColumnNotFoundError(f"{table} has no column {name}; it has {', '.join(schema.names)}")
@@ -342,6 +343,20 @@ def merge_small_source(
     )
     pairs = matches.filter(has_source) if rules.writes else matches.slice(0, 0)
     return MatchResult(change, pairs if len(pairs) <= MAX_SENT_MATCHES or not is_bounded else None)
+
+
+def group_runs(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
+    """Yield runs of consecutive rows that have the same number in the first column."""
+
+    def split() -> Iterator[tuple[int, pa.RecordBatch]]:
+        for batch in filter(len, batches):
+            numbers = batch.column(0).to_numpy()
+            ends = np.flatnonzero(np.diff(numbers, append=-1))
+            for first, last in zip((0, *(ends[:-1] + 1)), ends, strict=True):
+                yield int(numbers[first]), batch.slice(first, last - first + 1)
+
+    for number, parts in groupby(split(), key=itemgetter(0)):
+        yield number, pa.Table.from_batches([part for _, part in parts])
 
 
 # Choosing the rows to write

@@ -12,11 +12,22 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
+from lancehouse.jobs import (
+    column_updates,
+    compaction,
+    computed_columns,
+    index_building,
+    ingest,
+    merge,
+    orphans,
+    row_changes,
+    views,
+)
 from lancehouse.jobs import columns as columns_jobs
-from lancehouse.jobs import compaction, computed_columns, index_building, ingest, merge, orphans, row_changes, views
 from lancehouse.jobs.address import TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
+from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.computed_columns import Function
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.jobs.index_building import BuiltIndex
@@ -110,6 +121,27 @@ class TableJobs:
         rules = parse_merge_rules(when_matched, when_not_matched, delete_by_source)
         keys, write_options = check_names("on", on), parse_write_options("merge", how)
         return merge.merge(self._engine, self._address(table), source, keys, rules, write_options)
+
+    def update_columns(self, table: TableName, rows: Any, on: Names, **how: Any) -> ColumnUpdateResult:
+        """Set columns to the values that rows in memory bring, in the rows with the same key; rewrite nothing else.
+
+        Only files of these columns are written. Columns that are computed from them are filled again by `backfill`.
+
+        Args:
+            table: id of the table.
+            rows: an Arrow table or record batch reader with the key and the columns to set, each key once; a key that
+                is null matches nothing.
+            on: the columns that are the key.
+            how: `run` names the run: repeating a run changes nothing.
+
+        Raises:
+            InvalidInputError: `rows` has a key twice, which the message shows, or a column is computed.
+            TableColumnNotFoundError: the table has no such column.
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
+        """
+        source, keys = merge.ArrowRows(check_arrow(rows)), check_names("on", on)
+        write_options = parse_write_options("update_columns", how)
+        return column_updates.update_columns(self._engine, self._address(table), source, keys, write_options)
 
     # Computed columns
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableName
+from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.job import ChangeResult
 from lancehouse.jobs.table_jobs import (
     Names,
@@ -306,3 +307,24 @@ class LanceCatalog(TableJobs):
             parse_write_options("merge", how),
         )
         return merge.merge(df, self._address(table), keys, rules, write_options, latest_by=order)
+
+    def update_columns(  # type: ignore[override]
+        self, table: TableName, df: DataFrame, on: Names, **how: Any
+    ) -> ColumnUpdateResult:
+        """Set columns to the values that a DataFrame brings, in the rows with the same key; rewrite nothing else.
+
+        Only files of these columns are written. Columns that are computed from them are filled again by `backfill`.
+
+        Args:
+            table: id of the table.
+            df: the key, and the columns to set, each key once; a key that is null matches nothing.
+            on: the columns that are the key.
+            how: `run` names the run: repeating a run changes nothing.
+
+        Raises:
+            InvalidInputError: `df` has a key twice, which the message shows, or a column is computed.
+            TableColumnNotFoundError: the table has no such column.
+            ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
+        """
+        df, keys, write_options = check_frame(df), check_names("on", on), parse_write_options("update_columns", how)
+        return merge.update_columns(df, self._address(table), keys, write_options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -14,11 +14,13 @@ from pyspark.sql import DataFrame, SparkSession, Window, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.identifiers import quote_name
+from lancehouse.jobs import column_updates
 from lancehouse.jobs import merge as jobs
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
 from lancehouse.jobs.merge import MergeKeys, MergeTasks, require_key_columns
-from lancehouse.jobs.merge_keys import PIECE, SOURCE, TARGET, MergeRules, SelectedRows, match_schema
+from lancehouse.jobs.merge_keys import PIECE, SOURCE, TARGET, Batches, MergeRules, SelectedRows, match_schema
 from lancehouse.lake.commits import FileLayout, NewFragment
 from lancehouse.lake.row_changes import ADDRESS, ROW, RowChange, merge_changes
 from lancehouse.lake.scans import split_fragments
@@ -62,6 +64,12 @@ def merge(
     return jobs.merge(
         SparkEngine(spark), address, FrameRows(frame, tuple(latest_by)), keys, rules, how, SparkShuffle(spark)
     )
+
+
+def update_columns(frame: DataFrame, address: TableAddress, on: Sequence[str], how: WriteOptions) -> ColumnUpdateResult:
+    """Set columns of a table to the values of a frame, by key. See `lancehouse.jobs.column_updates.update_columns`."""
+    spark = frame.sparkSession
+    return column_updates.update_columns(SparkEngine(spark), address, FrameRows(frame), on, how, SparkShuffle(spark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +174,26 @@ class SparkShuffle:
         with translate_task_errors():
             return self._select(self.spark.createDataFrame(matches), work)
 
+    def run_on_matches(self, keys: MergeKeys, work: Callable[[Batches], list[str]]) -> tuple[list[str], int]:
+        """Match keys with a join, and call `work` with the matches of whole fragments."""
+        matches = self._join(keys, every=False).persist()
+        try:
+            with translate_task_errors():
+                return self._run_by_fragment(matches, work), matches.select(SOURCE).distinct().count()
+        finally:
+            matches.unpersist()
+
+    def _run_by_fragment(self, matches: DataFrame, work: Callable[[Batches], list[str]]) -> list[str]:
+        fragment = functions.shiftright(functions.col(TARGET), 32).alias(FRAGMENT)
+        rows = self._sort_by(matches.select(fragment, TARGET, SOURCE), FRAGMENT)
+        return collect_texts(rows.mapInArrow(lambda batches: to_result_batches(work(batches)), RESULT_STRUCT))
+
     def _delete_matched(self, matches: DataFrame, work: MergeTasks) -> RowChange:
         """Delete the rows of the table that are replaced or removed."""
         if not work.rules.deletes:
             return RowChange()
         doomed = matches if work.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
-        fragment = functions.shiftright(functions.col(TARGET), 32).alias(FRAGMENT)
-        rows = self._sort_by(doomed.select(fragment, TARGET), FRAGMENT)
-        texts = rows.mapInArrow(lambda batches: to_result_batches(work.delete_matched(batches)), RESULT_STRUCT)
-        return merge_changes(map(RowChange.from_json, collect_texts(texts)))
+        return merge_changes(map(RowChange.from_json, self._run_by_fragment(doomed, work.delete_matched)))
 
     def _select(self, matches: DataFrame, work: MergeTasks) -> list[SelectedRows]:
         """Choose the rows of the source that go into the table."""
