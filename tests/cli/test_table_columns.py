@@ -45,6 +45,8 @@ def test_columns_are_defined_filled_and_shown(folder: Path) -> None:
     assert "size failed for row id 1: ValueError: no bad" in failed.output
     filled = json.loads(run(folder, "backfill", "--modules", str(folder), "--on-error", "null").stdout)
     assert (filled["filled"], filled["failed"]) == (1, 1)
+    [part] = filled["columns"]
+    assert (part["column"], part["failed"], part["bytes"]) == ("size", 1, filled["bytes"])
     [row] = json.loads(run(folder, "columns").stdout)["rows"]
     assert (row["column"], row["function"], row["failed"]) == ("size", "features_of_cli:size", 1)
     [error] = json.loads(run(folder, "errors", "size", "--column", "id").stdout)["rows"]

@@ -26,7 +26,7 @@ from lance_namespace.errors import (
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions
+from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions, fill_progress
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, to_array
 
 VECTOR = pa.list_(pa.float32(), 2)
@@ -232,6 +232,42 @@ def test_an_index_on_the_column_sees_new_values(docs: str, jobs: TableJobs) -> N
     dataset = lance.dataset(docs)
     assert dataset.count_rows("upper = 'W201'") == 0
     assert dataset.count_rows("upper = 'W202'") == 1
+
+
+def test_progress_is_reported_and_the_result_says_what_was_done(
+    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch, often: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(fill_progress, "INTERVAL_S", 0.001)
+    function, _ = refuse("w20")
+    seen: list[fill_progress.FillProgress] = []
+    jobs.define_columns("docs", {"upper": function})
+    result = jobs.backfill("docs", {"upper": function}, on_error="null", report_progress=seen.append, **often)
+    assert (seen[0].name, seen[-1].rows, {each.total for each in seen}) == ("upper", 38, {38})
+    assert [each.rows for each in seen] == sorted(each.rows for each in seen), "it only grows"
+    [part] = result.columns.values()
+    assert (part.rows, part.failed, part.seconds) == (38, 1, result.seconds)
+    names = {file.path for each in lance.dataset(docs).get_fragments() for file in each.data_files()[1:]}
+    assert result.bytes == sum(Path(docs, "data", name).stat().st_size for name in names)
+    assert result.rows_per_s == 38 / result.seconds
+    with pytest.raises(InvalidInputError, match="report_progress must be a function"):
+        jobs.backfill("docs", {"upper": function}, report_progress="yes")
+
+
+def test_progress_counts_rows_once() -> None:
+    def values(fragment: int, rows: int, base: str | None, errors: int = 0) -> str:
+        result = column_filling.FillResult(0, rows)
+        made = (((0, "x"),) * errors,)
+        return column_filling.ComputedValues(fragment, "", 1, "", (), base, result, *made).to_json()
+
+    records = {
+        "a": values(0, 5, None),
+        "b": values(0, 5, None, 1),
+        "c": values(1, 4, None),
+        "d": values(1, 9, "base", 2),
+    }
+    assert column_filling._count_rows({**records, "start": 7}) == (19, 3)
+    now = fill_progress.FillProgress("x", 500, 2000, 3, 2.0)
+    assert str(now) == "x: 500 of 2,000 rows, 3 failed, 250 a second, 6 s left"
 
 
 # Bad rows

@@ -15,7 +15,7 @@ from lance_namespace.errors import InternalError, InvalidInputError, TableAlread
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, views
+from lancehouse.jobs import LocalEngine, TableJobs, fill_progress, views
 
 CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("text", pa.string())]))
 calls: Counter[str] = Counter()
@@ -71,6 +71,16 @@ def test_a_refresh_makes_what_changed(jobs: TableJobs, tmp_path: Path) -> None:
     assert (result.inserted, result.deleted) == (3, 5)
     assert texts(tmp_path) == [(1, "c"), (3, "changed"), (4, "g"), (10, "x"), (10, "y")]
     assert calls == {"x y": 1, "changed": 1}
+
+
+def test_progress_of_a_refresh(jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill_progress, "INTERVAL_S", 0.001)
+    seen: list[fill_progress.FillProgress] = []
+    result = jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"], report_progress=seen.append)
+    assert (seen[-1].name, seen[-1].rows, seen[-1].total) == ("chunks", 6, 6)
+    [file] = [each for path in tmp_path.glob("chunks.lance/data") for each in path.iterdir()][:1]
+    assert result.bytes >= file.stat().st_size
+    assert result.rows_per_s == 7 / result.seconds
 
 
 def test_a_view_by_sql_of_rows_that_match(jobs: TableJobs, tmp_path: Path) -> None:

@@ -55,21 +55,26 @@ class JobWork:
             words: what is being done, for the progress display.
             measure: returns the size of the data in bytes; called if the user has not chosen an engine.
         """
+        with self.app.output.progress(words) as progress, self.start_jobs_with(progress, measure) as catalog:
+            yield catalog
+
+    @contextmanager
+    def start_jobs_with(self, progress: ProgressDisplay, measure: Callable[[], int]) -> Iterator[TableJobs]:
+        """Do as `start_jobs`, for a command that shows more of its progress itself."""
         from lancehouse.jobs import LocalEngine, TableJobs
 
-        with self.app.output.progress(words) as progress:
-            if not self._needs_spark(measure):
-                yield TableJobs(self.target, LocalEngine(self.cores, progress_callback(progress)))
-                return
-            progress.say("starting Spark …")
-            with session(self.app, self.cores) as spark:
-                from lancehouse.spark import LanceCatalog
-                from lancehouse.spark.engine import watch_tasks
+        if not self._needs_spark(measure):
+            yield TableJobs(self.target, LocalEngine(self.cores, progress_callback(progress)))
+            return
+        progress.say("starting Spark …")
+        with session(self.app, self.cores) as spark:
+            from lancehouse.spark import LanceCatalog
+            from lancehouse.spark.engine import watch_tasks
 
-                catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
-                progress.say("")
-                with watch_tasks(spark, progress_callback(progress)):
-                    yield catalog
+            catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
+            progress.say("")
+            with watch_tasks(spark, progress_callback(progress)):
+                yield catalog
 
     def _needs_spark(self, measure: Callable[[], int]) -> bool:
         from lancehouse.jobs.engine import LOCAL_BYTES

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,11 @@ from lancehouse.cli.local_spark import JobWork, with_values, with_work
 from lancehouse.cli.options import parse_properties, with_table
 from lancehouse.cli.output import OutputColumn, format_count
 from lancehouse.cli.table_maintenance import MaintenanceScope, check_table
+
+if TYPE_CHECKING:
+    from lancehouse.jobs import TableJobs
+    from lancehouse.jobs.column_filling import FillResult
+    from lancehouse.jobs.views import RefreshResult
 
 COLUMNS = (
     OutputColumn("column", "Column"),
@@ -30,6 +36,15 @@ ERRORS = (
     OutputColumn("state", "State"),
     OutputColumn("version", "Version"),
     OutputColumn("exception", "Exception"),
+)
+FILLS = (
+    OutputColumn("column", "Column"),
+    OutputColumn("filled", "Filled", is_number=True),
+    OutputColumn("failed", "Failed", is_number=True),
+    OutputColumn("skipped", "Skipped", is_number=True),
+    OutputColumn("seconds", "Seconds", is_number=True),
+    OutputColumn("rows_per_s", "Rows/s", is_number=True),
+    OutputColumn("bytes", "Bytes", is_number=True),
 )
 
 
@@ -117,11 +132,15 @@ def backfill(
     check_table(work, table)
     _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
-    with work.start_jobs(f"filling {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
+    name = work.format_id(table)
+    with _start_jobs(work, f"filling {name}", scope) as (catalog, report):
         if define:
             catalog.define_columns(table, _load_functions(define), allow_changed=allow_changed)
-        result = catalog.backfill(table, names or None, where, **{**how, **params})
-    work.app.output.record("", {"table": work.format_id(table), **asdict(result)})
+        result = catalog.backfill(table, names or None, where, report_progress=report, **{**how, **params})
+    total = _summarize(result)
+    words = f"{name}: version {result.version}, {format_count(result.rows, 'row')} in {total['seconds']:g} s"
+    rows = [{"column": column, **_summarize(part)} for column, part in result.columns.items()]
+    work.app.output.table(FILLS, rows, {"table": name, **total}, words, name="columns")
 
 
 @click.command()
@@ -137,9 +156,25 @@ def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work:
     check_table(work, table)
     _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
-    with work.start_jobs(f"refreshing {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
-        result = catalog.refresh(table, **params)
-    work.app.output.record("", {"table": work.format_id(table), **asdict(result)})
+    with _start_jobs(work, f"refreshing {work.format_id(table)}", scope) as (catalog, report):
+        result = catalog.refresh(table, report_progress=report, **params)
+    work.app.output.record("", {"table": work.format_id(table), **_summarize(result)})
+
+
+@contextmanager
+def _start_jobs(work: JobWork, words: str, scope: MaintenanceScope) -> Iterator[tuple[TableJobs, Any]]:
+    """Start an engine; yield what runs jobs on it, and what shows how many rows are done, if anybody sees that."""
+    with (
+        work.app.output.progress(words) as progress,
+        work.start_jobs_with(progress, lambda: scope.measure(work)) as catalog,
+    ):
+        yield catalog, (lambda now: progress.say(str(now))) if progress.is_seen else None
+
+
+def _summarize(result: FillResult | RefreshResult) -> dict[str, Any]:
+    """Return a result as it is printed."""
+    fields = {key: value for key, value in asdict(result).items() if key not in ("columns", "function_s")}
+    return {**fields, "seconds": round(result.seconds, 3), "rows_per_s": round(result.rows_per_s, 1)}
 
 
 def _find_modules_in(modules: Path) -> None:

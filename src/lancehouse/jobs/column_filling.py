@@ -41,6 +41,7 @@ from lancehouse.jobs.column_functions import (
     definitions,
 )
 from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.job import Job, JobProgress
 from lancehouse.lake.chunked_scan import has_blobs
@@ -112,12 +113,36 @@ class FillResult:
     filled: int = 0
     failed: int = 0
     skipped: int = 0
+    function_s: float = 0.0
+    """Time that the functions took, in seconds, of all tasks together."""
+    bytes: int = 0
+    """Size of the files that the table has now for what was filled."""
     seconds: float = 0.0
-    """Time that the functions took, of all tasks together."""
+    """How long it took in all."""
+    columns: Mapping[str, Self] = field(default_factory=dict)
+    """The same for each column."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that were filled, failed or skipped."""
+        return self.filled + self.failed + self.skipped
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds if self.seconds else 0.0
 
     def __add__(self, other: Self) -> FillResult:
-        counts = (self.filled + other.filled, self.failed + other.failed, self.skipped + other.skipped)
-        return FillResult(max(self.version, other.version), *counts, self.seconds + other.seconds)
+        return FillResult(
+            max(self.version, other.version),
+            self.filled + other.filled,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            self.function_s + other.function_s,
+            self.bytes + other.bytes,
+            self.seconds + other.seconds,
+            {**self.columns, **other.columns},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +212,12 @@ class ComputedValues:
     errors: tuple[tuple[int, str], ...] = ()
     """Row ids and exceptions."""
 
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        [fragment] = parse_new_fragments([self.piece])
+        return sum(file.file_size_bytes or 0 for file in fragment.files)
+
     def to_json(self) -> str:
         """Return it as text."""
         return json.dumps(astuple(self))
@@ -203,9 +234,14 @@ def _to_tuples(rows: list[list[Any]]) -> Any:
 
 
 def fill_column(
-    engine: Engine, address: TableAddress, name: str, function: ColumnFunction, options: FillOptions
+    engine: Engine,
+    address: TableAddress,
+    name: str,
+    function: ColumnFunction,
+    options: FillOptions,
+    report: ReportFill | None = None,
 ) -> FillResult:
-    """Fill a column that is defined by this function.
+    """Fill a column that is defined by this function; `report` is told of progress.
 
     Raises:
         InvalidInputError: the function failed for a row, and `on_error` does not allow that.
@@ -222,9 +258,47 @@ def fill_column(
     if not isinstance(start, int):
         start = int(table.open().version)
         progress.record(START, start)
-    known = _find_values(records.values(), job.write_location())
+    begun, is_resumed = time.monotonic(), bool(records)
+
+    def count_all() -> int:
+        dataset = table.open()
+        return int(dataset.count_rows(plan_column(table, dataset, name, function, options, start).condition))
+
+    with watch_fill(report, name, progress, {START, *records}, count_all, _count_rows):
+        total = _fill(engine, job, name, function, options, start, _find_values(records.values(), job.write_location()))
+    _remove_checkpoints(job)
+    if options.recompute and is_resumed and not total.rows:
+        # The earlier call that this one took over had died after its last commit: this is a new one.
+        return fill_column(engine, address, name, function, options, report)
+    total = replace(total, seconds=time.monotonic() - begun)
+    return replace(total, columns={name: total})
+
+
+def _count_rows(records: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many rows are computed by the records of a job, and for how many the function failed."""
+    checkpoints, whole = Counter[tuple[int, str]](), dict[int, tuple[int, int]]()
+    for each in _parse_values(records.values()):
+        if each.base is None:
+            checkpoints.update({(each.fragment, "rows"): each.result.rows, (each.fragment, "errors"): len(each.errors)})
+        else:
+            whole[each.fragment] = each.result.rows, len(each.errors)
+    begun = {fragment for fragment, _ in checkpoints} - whole.keys()
+    counts = [*whole.values(), *((checkpoints[each, "rows"], checkpoints[each, "errors"]) for each in begun)]
+    return sum(rows for rows, _ in counts), sum(errors for _, errors in counts)
+
+
+def _fill(
+    engine: Engine,
+    job: Job,
+    name: str,
+    function: ColumnFunction,
+    options: FillOptions,
+    start: int,
+    known: list[ComputedValues],
+) -> FillResult:
+    """Compute and commit until no fragment is left."""
+    address, table = job.address, job.address.to_ref()
     total, done, lost = FillResult(0), set[int](), list[ComputedValues]()
-    is_resumed = bool(records)
     for _ in range(ATTEMPTS):
         pinned = PinnedVersion.resolve(address, VersionSelector())
         _, dataset = pinned.open()
@@ -239,17 +313,13 @@ def fill_column(
             computed = _compute_fragments(engine, job, pinned, plan, known, group)
             version, landed = _commit_values(table, plan, computed)
             lost += [each for each in computed if each not in landed]
-            total = sum((replace(each.result, version=version) for each in landed), start=total)
+            total = sum((replace(each.result, version=version, bytes=each.bytes) for each in landed), start=total)
             done |= set(group) - {each.fragment for each in lost}
             _keep_errors(job, name, function.version, landed)
     if lost:
         raise ConcurrentModificationError(
             f"{address}: others kept changing the rows of column {name}; what is computed is kept: try again"
         )
-    _remove_checkpoints(job)
-    if options.recompute and is_resumed and not (total.filled or total.failed or total.skipped):
-        # The earlier call that this one took over had died after its last commit: this is a new one.
-        return fill_column(engine, address, name, function, options)
     return total
 
 

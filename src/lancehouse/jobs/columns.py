@@ -29,6 +29,7 @@ from lancehouse.jobs.column_functions import (
     definitions,
 )
 from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.fill_progress import ReportFill
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
@@ -231,8 +232,9 @@ def backfill(
     columns: Sequence[str] | Mapping[str, ColumnFunction] | None,
     options: FillOptions,
     version: str | None = None,
+    report: ReportFill | None = None,
 ) -> FillResult:
-    """Fill computed columns, all by default.
+    """Fill computed columns, all by default; `report` is told of progress.
 
     Raises:
         InvalidInputError: see `find_functions`; or a column is not defined by `version`.
@@ -247,7 +249,7 @@ def backfill(
         logger.warning("%s has no stable row ids: rows whose inputs changed are not found, and not filled again", table)
     total = FillResult(int(dataset.version))
     for name, function in functions.items():
-        total += fill_column(engine, address, name, function, options)
+        total += fill_column(engine, address, name, function, options, report)
     return total
 
 

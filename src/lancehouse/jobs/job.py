@@ -199,13 +199,17 @@ class JobProgress:
                 copy.write_bytes(data)
                 self._open_session().upload_file(copy, f"{self.folder}/{_file_name(key)}")
 
-    def read_records(self) -> dict[str, Any]:
+    def read_records(self, known: Collection[str] = ()) -> dict[str, Any]:
         """Return the results of the steps that are done, by key.
 
         Records that are incomplete, or are removed meanwhile, are left out.
+
+        Args:
+            known: keys of records that the caller has, and that are not read again.
         """
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
-            records = self._list_records()
+            names = set(map(_file_name, known))
+            records = [name for name in self._list_records() if name not in names]
             with ThreadPoolExecutor(_AT_ONCE) as readers:
                 contents = readers.map(self._read_record, records)
                 return dict(

@@ -30,6 +30,7 @@ from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_colum
 from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.computed_columns import Function
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
+from lancehouse.jobs.fill_progress import ReportFill
 from lancehouse.jobs.index_building import BuiltIndex
 from lancehouse.jobs.job import ChangeResult, WriteOptions
 from lancehouse.jobs.merge_keys import MergeRules
@@ -223,7 +224,8 @@ class TableJobs:
                 `where_failed=True` fills the rows that have failed; `retries`, `retry_on` (names of exceptions) and
                 `backoff_s` repeat calls; `timeout_s` limits a call; `batch_rows` is the size of a call;
                 `checkpoint_rows` and `checkpoint_s` say how much a crash may lose; `commit_every` fragments commits
-                early; `max_concurrency` limits the calls at once; `resources={"gpu": 1}` asks Spark for executors.
+                early; `max_concurrency` limits the calls at once; `resources={"gpu": 1}` asks Spark for executors;
+                `report_progress` is called with a `FillProgress` every few seconds, in another thread.
 
         Raises:
             InvalidInputError: a function failed for a row, cannot be imported, or is not the one that defines the
@@ -234,9 +236,10 @@ class TableJobs:
             chosen: Sequence[str] | Mapping[str, ColumnFunction] | None = parse_functions(columns)
         else:
             chosen = some_names("columns", columns)
+        how, report = split_report(how)
         options = parse_fill_options(how, check_condition("where", where), check_flag("recompute", recompute))
         named = some_text("version", version)
-        return columns_jobs.backfill(self._engine, self._address(table), chosen, options, named)
+        return columns_jobs.backfill(self._engine, self._address(table), chosen, options, named, report)
 
     def computed_columns(self, table: TableName) -> Any:
         """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
@@ -285,10 +288,11 @@ class TableJobs:
         else:
             taken = {name: quote_name(name) for name in check_names("columns", columns)}
         made_by = None if function is None else ColumnFunction.of(function)
+        how, report = split_report(how)
         options = parse_fill_options(how, None, False)
         ids = self._address(check_table("view", view)), self._address(check_table("source", source))
         rows = check_condition("where", where)
-        return views.create_view(self._engine, *ids, taken, made_by, rows, options)
+        return views.create_view(self._engine, *ids, taken, made_by, rows, options, report)
 
     def refresh(self, view: TableName, function: Any = None, **how: Any) -> RefreshResult:
         """Make the rows of a view again that came of rows which are new, changed or deleted since.
@@ -299,8 +303,9 @@ class TableJobs:
             how: see `backfill`.
         """
         made_by = None if function is None else ColumnFunction.of(function)
+        how, report = split_report(how)
         address, options = self._address(check_table("view", view)), parse_fill_options(how, None, False)
-        return views.refresh_view(self._engine, address, made_by, options)
+        return views.refresh_view(self._engine, address, made_by, options, report)
 
     def lineage(self, table: TableName) -> Any:
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
@@ -659,6 +664,15 @@ _FILLS = {
     "backoff_s": (int | float, "seconds"),
     "timeout_s": (int | float, "seconds"),
 }
+
+
+def split_report(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], ReportFill | None]:
+    """Return the arguments of `backfill` without `report_progress`, and this."""
+    rest = dict(arguments)
+    report = rest.pop("report_progress", None)
+    if report is not None and not callable(report):
+        raise _wrong_type("report_progress", "a function", report)
+    return rest, report
 
 
 def parse_fill_options(arguments: Mapping[str, Any], where: str | None, recompute: bool) -> FillOptions:

@@ -7,6 +7,8 @@ in one commit; done twice, it changes nothing.
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -30,6 +32,7 @@ from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_filling import TASKS_EACH, UPDATED, FillOptions
 from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type, definitions
 from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.job import Job, declare_table
 from lancehouse.lake.chunked_scan import has_blobs
@@ -42,6 +45,7 @@ from lancehouse.lake.commits import (
     find_version,
     find_version_of_run,
     locate_table,
+    parse_new_fragments,
     write_uncommitted,
 )
 from lancehouse.lake.dataset import TableRef, translate_refusals
@@ -115,6 +119,15 @@ class RefreshResult:
     """The version of the source that the view shows."""
     inserted: int = 0
     deleted: int = 0
+    bytes: int = 0
+    """Size of the files with the rows that were inserted."""
+    seconds: float = 0.0
+    """How long it took."""
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows that were inserted, a second."""
+        return self.inserted / self.seconds if self.seconds else 0.0
 
 
 def create_view(
@@ -125,6 +138,7 @@ def create_view(
     function: ColumnFunction | None,
     where: str | None,
     options: FillOptions,
+    report: ReportFill | None = None,
 ) -> RefreshResult:
     """Create a view and fill it. A view of the same definition is refreshed; another function replaces its rows.
 
@@ -146,7 +160,7 @@ def create_view(
         create(table, locate_table(table), schema.with_metadata(metadata), [])
     else:
         _redefine(table, given, schema)
-    return refresh_view(engine, address, function, options)
+    return refresh_view(engine, address, function, options, report)
 
 
 def _redefine(table: TableRef, given: ViewDefinition, schema: pa.Schema) -> None:
@@ -202,7 +216,11 @@ def _made_fields(function: ColumnFunction) -> list[pa.Field[Any]]:
 
 
 def refresh_view(
-    engine: Engine, address: TableAddress, function: ColumnFunction | None, options: FillOptions
+    engine: Engine,
+    address: TableAddress,
+    function: ColumnFunction | None,
+    options: FillOptions,
+    report: ReportFill | None = None,
 ) -> RefreshResult:
     """Make the rows of a view again that came of rows which are new, changed or deleted since the last time.
 
@@ -211,6 +229,7 @@ def refresh_view(
         address: the view.
         function: its function; None to import it by its name.
         options: how the function is called.
+        report: is told of progress, in rows of the source.
 
     Raises:
         InvalidInputError: the table is no view, or the function is not its own.
@@ -218,7 +237,7 @@ def refresh_view(
     """
     if options.rules.on_error != "fail":
         raise InvalidInputError('on_error: a view that leaves out rows would not tell which; only "fail" is possible')
-    table = address.to_ref()
+    table, begun = address.to_ref(), time.monotonic()
     for attempt in range(ATTEMPTS):
         dataset = table.open()
         definition = ViewDefinition.from_schema(dataset.schema)
@@ -232,7 +251,8 @@ def refresh_view(
                 "function, version or code; create_materialized_view takes it over"
             )
         try:
-            return _Refresh(engine, address, definition, function, options).run(dataset)
+            result = _Refresh(engine, address, definition, function, options, report).run(dataset)
+            return replace(result, seconds=time.monotonic() - begun)
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -248,6 +268,7 @@ class _Refresh:
     definition: ViewDefinition
     function: ColumnFunction | None
     options: FillOptions
+    report: ReportFill | None
 
     def run(self, view: lance.LanceDataset) -> RefreshResult:
         table = self.address.to_ref()
@@ -281,9 +302,11 @@ class _Refresh:
             {RUN: run},
             is_merge=True,
         )
-        inserted = sum(json.loads(piece)["physical_rows"] for piece in pieces)
+        written = parse_new_fragments(pieces)
+        inserted = sum(each.physical_rows for each in written)
+        size = sum(file.file_size_bytes or 0 for each in written for file in each.files)
         result = self._finish(table, job, pinned.version, uuid)
-        return replace(result, version=max(version, result.version), inserted=inserted, deleted=change.rows)
+        return replace(result, version=max(version, result.version), inserted=inserted, deleted=change.rows, bytes=size)
 
     def _finish(self, table: TableRef, job: Job, source_version: int, uuid: str) -> RefreshResult:
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
@@ -320,7 +343,22 @@ class _Refresh:
 
         tasks = min(len(todo), options.max_concurrency or self.engine.parallelism * TASKS_EACH)
         groups = [todo[each::tasks] for each in range(tasks)]
-        return made + self.engine.run(groups, work, options.resources)
+        rows = Counter[int]()
+
+        def count_all() -> int:
+            scanner = dataset.scanner(columns=[], filter=condition, with_row_address=True)
+            numbers = scanner.to_table()["_rowaddr"].to_numpy() >> np.uint64(32)
+            rows.update(
+                {int(key): int(count) for key, count in zip(*np.unique(numbers, return_counts=True), strict=True)}
+            )
+            return sum(rows[each] for each in todo)
+
+        def count_done(records: Mapping[str, Any]) -> tuple[int, int]:
+            return sum(rows[each] for each in todo if f"{pinned.version} {each}" in records), 0
+
+        name, progress = format_levels(self.address.id), job.progress()
+        with watch_fill(self.report, name, progress, {START, *known}, count_all, count_done):
+            return made + self.engine.run(groups, work, options.resources)
 
     def _find_stale(self, pinned: PinnedVersion, since: int, view: lance.LanceDataset) -> pa.Array[Any]:
         """Return the addresses of rows of the view whose source was changed or deleted, or does not match any more."""
