@@ -43,7 +43,9 @@ def test_columns_are_defined_filled_and_shown(folder: Path) -> None:
     failed = run(folder, "backfill", *define)
     assert failed.exit_code == 1
     assert "size failed for row id 1: ValueError: no bad" in failed.output
-    filled = json.loads(run(folder, "backfill", "--modules", str(folder), "--on-error", "null").stdout)
+    filled = json.loads(
+        run(folder, "backfill", "--modules", str(folder), "--on-error", "null", "--optimize-indices").stdout
+    )
     assert (filled["filled"], filled["failed"]) == (1, 1)
     [part] = filled["columns"]
     assert (part["column"], part["failed"], part["bytes"]) == ("size", 1, filled["bytes"])

@@ -234,6 +234,28 @@ def test_an_index_on_the_column_sees_new_values(docs: str, jobs: TableJobs) -> N
     assert dataset.count_rows("upper = 'W202'") == 1
 
 
+def test_an_index_is_brought_up_to_date_if_asked(docs: str, jobs: TableJobs) -> None:
+    first, _ = refuse(version="1")
+    second, _ = refuse(version="2")
+    jobs.add_columns("docs", {"upper": first})
+    jobs.create_index("docs", "upper", "BTREE")
+    jobs.create_index("docs", "id", "BTREE")
+    lance.write_dataset(pa.table({"id": [50], "word": ["new"]}), docs, mode="append")
+
+    def indexed() -> dict[str, int]:
+        return {each.name: each.num_rows_indexed for each in lance.dataset(docs).describe_indices()}
+
+    jobs.define_columns("docs", {"upper": second})
+    result = jobs.backfill("docs", {"upper": second}, where="id < 20", optimize_indices=True)
+    assert result.version == lance.dataset(docs).version
+    assert indexed() == {"upper_idx": 39, "id_idx": 38}, "the other index is not touched"
+    dataset = lance.dataset(docs)
+    assert [dataset.count_rows(f"upper = '{word}'") for word in ("W51", "W52", "W251", "W252")] == [0, 1, 1, 0]
+    jobs.backfill("docs", {"upper": second})
+    jobs.backfill("docs", {"upper": second}, optimize_indices=True)
+    assert indexed()["upper_idx"] == 39, "also if an earlier call has filled the rows"
+
+
 def test_progress_is_reported_and_the_result_says_what_was_done(
     docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch, often: dict[str, Any]
 ) -> None:

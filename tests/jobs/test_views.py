@@ -61,14 +61,17 @@ def test_a_row_becomes_none_one_or_many(jobs: TableJobs, tmp_path: Path) -> None
 
 def test_a_refresh_makes_what_changed(jobs: TableJobs, tmp_path: Path) -> None:
     jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    jobs.create_index("chunks", "text", "BTREE")
     calls.clear()
     assert jobs.refresh("chunks").inserted == 0
     lance.write_dataset(pa.table({"id": [10], "words": ["x y"]}), tmp_path / "docs.lance", mode="append")
     docs(tmp_path).update({"words": "'changed'"}, where="id = 3")
     docs(tmp_path).delete("id = 0")
     docs(tmp_path).optimize.compact_files()
-    result = jobs.refresh("chunks")
+    result = jobs.refresh("chunks", optimize_indices=True)
     assert (result.inserted, result.deleted) == (3, 5)
+    [index] = lance.dataset(tmp_path / "chunks.lance").describe_indices()
+    assert index.num_rows_indexed == 5
     assert texts(tmp_path) == [(1, "c"), (3, "changed"), (4, "g"), (10, "x"), (10, "y")]
     assert calls == {"x y": 1, "changed": 1}
 

@@ -48,6 +48,9 @@ FILLS = (
 )
 
 
+with_optimize = click.option(
+    "--optimize-indices", is_flag=True, help="Add the rows to the indices on what is filled, at the end."
+)
 with_modules = click.option(
     "--modules",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -110,6 +113,7 @@ def errors(table: tuple[str, ...], column: str, keys: tuple[str, ...], work: Job
     help="End, set the row to null, or leave it as it is.",
 )
 @click.option("--allow-changed", is_flag=True, help="Take a function whose code has changed, but not its version.")
+@with_optimize
 @with_modules
 @with_values("--param", "batch_rows=N, commit_every=N, max_concurrency=N, retries=N, timeout_s=N, …")
 @with_work
@@ -145,10 +149,13 @@ def backfill(
 
 @click.command()
 @with_table
+@with_optimize
 @with_modules
 @with_values("--param", "batch_rows=N, max_concurrency=N, retries=N, timeout_s=N, …")
 @with_work
-def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work: JobWork) -> None:
+def refresh(
+    table: tuple[str, ...], optimize_indices: bool, modules: Path, params: dict[str, Any], work: JobWork
+) -> None:
     """Bring the materialized view ID up to date.
 
     What came of rows of its source that are new, changed or deleted since the last time is made again, in one commit.
@@ -157,7 +164,7 @@ def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work:
     _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
     with _start_jobs(work, f"refreshing {work.format_id(table)}", scope) as (catalog, report):
-        result = catalog.refresh(table, report_progress=report, **params)
+        result = catalog.refresh(table, report_progress=report, optimize_indices=optimize_indices, **params)
     work.app.output.record("", {"table": work.format_id(table), **_summarize(result)})
 
 

@@ -102,6 +102,8 @@ class FillOptions:
     rules: CallRules = field(default_factory=CallRules)
     resources: Mapping[str, float] = field(default_factory=dict)
     """What a task needs of an executor, such as `{"gpu": 1}`."""
+    optimize_indices: bool = False
+    """Add the rows to the indices on the column, or on the view, at the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from lancehouse.jobs.column_functions import (
 )
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill
+from lancehouse.jobs.index_building import optimize_stale_indices
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
@@ -250,6 +251,9 @@ def backfill(
     total = FillResult(int(dataset.version))
     for name, function in functions.items():
         total += fill_column(engine, address, name, function, options, report)
+    if options.optimize_indices:
+        latest = optimize_stale_indices(engine, address, functions)
+        return replace(total, version=max(latest, total.version))
     return total
 
 

@@ -17,7 +17,7 @@ import re
 import tempfile
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -407,6 +407,18 @@ def optimize_indices(
     """Add new rows to indices; pylance does that in one step, which is one piece here. Return the new version."""
     [version] = engine.run([0], lambda _: [str(optimize(address.to_ref(), names, retrain=retrain))])
     return int(version)
+
+
+def optimize_stale_indices(engine: Engine, address: TableAddress, columns: Collection[str] | None = None) -> int:
+    """Add rows to those indices on some columns, or on any, that do not have all; return the version afterwards."""
+    with address.to_ref().dataset() as dataset:
+        rows = dataset.count_rows()
+        stale = [
+            each.name
+            for each in dataset.describe_indices()
+            if each.num_rows_indexed < rows and (columns is None or not set(columns).isdisjoint(each.field_names))
+        ]
+    return optimize_indices(engine, address, stale) if stale else int(dataset.version)
 
 
 def plan(

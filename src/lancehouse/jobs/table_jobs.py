@@ -225,7 +225,8 @@ class TableJobs:
                 `backoff_s` repeat calls; `timeout_s` limits a call; `batch_rows` is the size of a call;
                 `checkpoint_rows` and `checkpoint_s` say how much a crash may lose; `commit_every` fragments commits
                 early; `max_concurrency` limits the calls at once; `resources={"gpu": 1}` asks Spark for executors;
-                `report_progress` is called with a `FillProgress` every few seconds, in another thread.
+                `optimize_indices=True` adds the rows to the indices on the columns at the end; `report_progress` is
+                called with a `FillProgress` every few seconds, in another thread.
 
         Raises:
             InvalidInputError: a function failed for a row, cannot be imported, or is not the one that defines the
@@ -654,6 +655,7 @@ def parse_functions(columns: Any) -> dict[str, ColumnFunction]:
 
 _ON_ERROR = ("fail", "null", "skip")
 _FILLS = {
+    "optimize_indices": (bool, "True or False"),
     "where_failed": (bool, "True or False"),
     "batch_rows": (int, "a number of rows"),
     "checkpoint_rows": (int, "a number of rows"),

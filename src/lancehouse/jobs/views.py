@@ -34,6 +34,7 @@ from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, che
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
+from lancehouse.jobs.index_building import optimize_stale_indices
 from lancehouse.jobs.job import Job, declare_table
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
@@ -252,7 +253,8 @@ def refresh_view(
             )
         try:
             result = _Refresh(engine, address, definition, function, options, report).run(dataset)
-            return replace(result, seconds=time.monotonic() - begun)
+            version = optimize_stale_indices(engine, address) if options.optimize_indices else result.version
+            return replace(result, version=max(version, result.version), seconds=time.monotonic() - begun)
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
