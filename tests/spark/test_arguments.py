@@ -78,6 +78,8 @@ def test_what_cannot_be(catalog: LanceCatalog, call: Callable[[Any], Any], says:
 
 
 RIGHT: dict[str, dict[str, Any]] = {
+    "use": {"namespace": "main"},
+    "attach": {"alias": "dev", "catalog": None},
     "read": {"table": "t"},
     "count": {"table": "t"},
     "aggregate": {"table": "t", "sum": "id"},

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
+from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
@@ -58,9 +59,30 @@ class LanceCatalog(TableJobs):
         session.check_session(spark)
         self.spark, self._catalog = spark, Connection(impl, dict(properties or {}))
         super().__init__(self._catalog, SparkEngine(spark))
+        self.current_namespace: tuple[str, ...] = ()
+        self.attached: dict[str, LanceCatalog] = {}
 
     def __repr__(self) -> str:
         return f"LanceCatalog({self._catalog.impl!r})"
+
+    # SQL
+
+    def use(self, namespace: TableName) -> None:
+        """Choose the namespace in which SQL looks for names of one part; "" for none."""
+        self.current_namespace = check_levels("namespace", namespace)
+
+    def attach(self, alias: str, catalog: LanceCatalog) -> None:
+        """Let SQL name the tables of another catalog of the same session by an alias: `alias.levels.of.the.table`.
+
+        Raises:
+            InvalidInputError: the alias is empty, or the catalog is none, or of another session.
+        """
+        name = check_text("alias", alias)
+        if not name:
+            raise InvalidInputError("alias must be a name, not an empty text")
+        if not isinstance(catalog, LanceCatalog) or catalog.spark is not self.spark:
+            raise InvalidInputError(f"catalog must be a LanceCatalog of the same session, not {catalog!r}")
+        self.attached[name] = catalog
 
     # Reading
 
