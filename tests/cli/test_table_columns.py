@@ -63,3 +63,31 @@ def test_a_view_is_refreshed(folder: Path) -> None:
     where = ["--impl", "dir", "--property", f"root={folder}"]
     shown = CliRunner().invoke(main, ["--output", "json", "table", "refresh", "docs2", *where])
     assert json.loads(shown.stdout)["inserted"] == 1
+
+
+PARTS = """
+import lancehouse, pyarrow as pa
+
+@lancehouse.column(version="1", inputs=["word"], returns=pa.list_(pa.string()))
+def parts(words):
+    if "bad" in words.to_pylist():
+        raise ValueError("no bad")
+    return [list(word) for word in words.to_pylist()]
+"""
+
+
+def test_rows_that_a_view_leaves_out_are_shown(folder: Path) -> None:
+    lance.write_dataset(pa.table({"word": ["ab", "bad"]}), folder / "source.lance", enable_stable_row_ids=True)
+    (folder / "parts_of_cli.py").write_text(PARTS)
+    sys.path.insert(0, str(folder))
+    from parts_of_cli import parts  # type: ignore[import-not-found]
+
+    jobs = TableJobs(Connection("dir", {"root": str(folder)}), LocalEngine(threads=1))
+    jobs.create_materialized_view("view", "source", parts, on_error="skip")
+    where = ["--impl", "dir", "--property", f"root={folder}"]
+    shown = CliRunner().invoke(main, ["--output", "json", "table", "errors", "view", "--column", "word", *where])
+    [row] = json.loads(shown.stdout)["rows"]
+    assert (row["word"], row["exception"]) == ("bad", "ValueError: no bad")
+    again = CliRunner().invoke(main, ["table", "refresh", "view", "--failed", "--modules", str(folder), *where])
+    assert again.exit_code == 1
+    assert "ValueError: no bad" in again.output

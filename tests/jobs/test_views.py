@@ -15,7 +15,8 @@ from lance_namespace.errors import InternalError, InvalidInputError, TableAlread
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, fill_progress, views
+from lancehouse.jobs import LocalEngine, TableJobs, column_filling, fill_progress, views
+from lancehouse.lake import commits
 
 CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("text", pa.string())]))
 calls: Counter[str] = Counter()
@@ -36,6 +37,7 @@ def jobs(tmp_path: Path) -> TableJobs:
     rows = pa.table({"id": range(6), "words": ["a b", "c", "", "d e f", "g", None]})
     lance.write_dataset(rows, tmp_path / "docs.lance", max_rows_per_file=2, enable_stable_row_ids=True)
     calls.clear()
+    bad.clear()
     return TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=2))
 
 
@@ -240,9 +242,72 @@ def test_null_lists_have_no_rows(jobs: TableJobs, tmp_path: Path) -> None:
     assert lance.dataset(tmp_path / "v.lance").count_rows() == 3
 
 
-def test_a_view_leaves_no_row_out(jobs: TableJobs, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="on_error"):
-        jobs.create_materialized_view("v", "docs", chunk, on_error="skip")
+bad: set[str] = set()
+
+
+@lancehouse.column(version="1", inputs=["words"], returns=CHUNKS)
+def chunk_good_ones(texts: Any) -> Any:
+    """Fails for some texts."""
+    calls.update(texts.to_pylist())
+    if found := bad.intersection(texts.to_pylist()):
+        raise ValueError(f"cannot read {sorted(found)[0]}")
+    return [[{"position": 0, "text": text}] for text in texts.to_pylist()]
+
+
+def test_rows_that_fail_are_left_out_told_and_tried_again(jobs: TableJobs, tmp_path: Path) -> None:
+    bad.update({"c", "g"})
+    with pytest.raises(InvalidInputError, match=r'chunk_good_ones failed for row id 1: ValueError.* c; .*"skip"'):
+        jobs.create_materialized_view("chunks", "docs", chunk_good_ones, columns=["id"])
+    with pytest.raises(InvalidInputError, match='"skip" leaves out'):
+        jobs.refresh("chunks", on_error="null")
+    result = jobs.refresh("chunks", on_error="skip")
+    assert (result.inserted, result.failed) == (4, 2)
+    errors = jobs.view_errors("chunks", ["id"]).to_pylist()
+    assert [(row["id"], row["version"], row["exception"]) for row in errors] == [
+        (1, "1", "ValueError: cannot read c"),
+        (4, "1", "ValueError: cannot read g"),
+    ]
+    calls.clear()
+    assert jobs.refresh("chunks").inserted == 0
+    lance.write_dataset(pa.table({"id": [10], "words": ["new"]}), tmp_path / "docs.lance", mode="append")
+    assert (jobs.refresh("chunks").inserted, calls) == (1, {"new": 1})  # what failed has not changed
+    bad.discard("c")
+    docs(tmp_path).optimize.compact_files()
+    result = jobs.refresh("chunks", where_failed=True, on_error="skip")
+    assert (result.inserted, result.deleted, result.failed) == (1, 0, 1)
+    assert (1, "c") in texts(tmp_path)
+    assert [row["id"] for row in jobs.view_errors("chunks", ["id"]).to_pylist()] == [4]
+    docs(tmp_path).delete("id = 4")
+    jobs.refresh("chunks")
+    assert jobs.view_errors("chunks").num_rows == 0
+    assert jobs.refresh("chunks", where_failed=True).inserted == 0
+
+
+def test_checkpoints_are_rows_of_a_fragment(jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"id": range(100), "words": [f"w{number}" for number in range(100)]})
+    lance.write_dataset(rows, tmp_path / "big.lance", enable_stable_row_ids=True)
+    monkeypatch.setattr(column_filling, "LEAST_BETWEEN_S", 0.0)
+    how: dict[str, Any] = {"batch_rows": 10, "checkpoint_rows": 20, "on_error": "skip"}
+    write, written = commits.write_uncommitted, list[int]()
+
+    def die_late(*arguments: Any, **options: Any) -> Any:
+        if len(written) == 3:
+            raise InternalError("killed")
+        written.append(1)
+        return write(*arguments, **options)
+
+    bad.update({"w5", "w70"})
+    with monkeypatch.context() as patch, pytest.raises(InternalError):
+        patch.setattr(views, "write_uncommitted", die_late)
+        jobs.create_materialized_view("chunks", "big", chunk_good_ones, columns=["id"], **how)
+    first = set(calls)
+    assert {f"w{number}" for number in range(60)} <= first
+    calls.clear()
+    result = jobs.refresh("chunks", **how)
+    assert set(calls) == {f"w{number}" for number in range(60, 100)}
+    assert (result.inserted, result.failed) == (98, 2)
+    assert sorted(row for row, _ in texts(tmp_path)) == [number for number in range(100) if number not in (5, 70)]
+    assert [row["id"] for row in jobs.view_errors("chunks", ["id"]).to_pylist()] == [5, 70]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"source": "x"}', '{"source": 5, "columns": 7, "inputs": 3, "names": 2}'])

@@ -98,6 +98,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "backfill": {"table": "t"},
     "computed_columns": {"table": "t"},
     "column_errors": {"table": "t", "column": "id"},
+    "view_errors": {"view": "t"},
     "create_materialized_view": {"view": "v", "source": "t", "columns": "id"},
     "refresh": {"view": "t"},
     "lineage": {"table": "t"},

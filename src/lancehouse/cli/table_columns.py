@@ -78,18 +78,23 @@ def columns(table: tuple[str, ...], work: JobWork) -> None:
 
 @click.command()
 @with_table
-@click.argument("column")
+@click.argument("column", metavar="[COLUMN]", required=False)
 @click.option("--column", "keys", metavar="NAME", multiple=True, help="Show this column of the rows too. Repeatable.")
 @with_work
-def errors(table: tuple[str, ...], column: str, keys: tuple[str, ...], work: JobWork) -> None:
-    """Show the rows that a computed column failed for."""
-    from lancehouse.jobs.columns import list_errors
-    from lancehouse.lake.dataset import TableRef
+def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], work: JobWork) -> None:
+    """Show the rows that a computed column failed for.
 
-    rows = list_errors(TableRef.in_namespace(work.connect_client(), table), column, keys).to_pylist()
-    shown = [ERRORS[0], *(OutputColumn(key, key) for key in keys), *ERRORS[1:]]
-    words = f"{work.format_id(table)}: {format_count(len(rows), 'row')} without {column}"
-    work.app.output.table(shown, rows, {"table": work.format_id(table), "column": column}, words)
+    Without COLUMN, ID is a materialized view: the rows of its source that its function failed for.
+    """
+    from lancehouse.jobs import TableJobs
+
+    jobs, name = TableJobs(work.connect_client()), work.format_id(table)
+    found = jobs.view_errors(table, keys) if column is None else jobs.column_errors(table, column, keys)
+    rows = found.to_pylist()
+    of_view = [each for each in ERRORS[1:] if column is not None or each.key != "state"]
+    shown = [ERRORS[0], *(OutputColumn(key, key) for key in keys), *of_view]
+    words = f"{name}: {format_count(len(rows), 'row')} " + (f"without {column}" if column else "of its source left out")
+    work.app.output.table(shown, rows, {"table": name, "column": column}, words)
 
 
 @click.command()
@@ -149,13 +154,19 @@ def backfill(
 
 @click.command()
 @with_table
+@click.option("--failed", "where_failed", is_flag=True, help="Try rows of the source again that failed.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
+    help="End, or leave out what comes of the row.",
+)
 @with_optimize
 @with_modules
 @with_values("--param", "batch_rows=N, max_concurrency=N, retries=N, timeout_s=N, …")
 @with_work
-def refresh(
-    table: tuple[str, ...], optimize_indices: bool, modules: Path, params: dict[str, Any], work: JobWork
-) -> None:
+def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work: JobWork, **how: Any) -> None:
     """Bring the materialized view ID up to date.
 
     What came of rows of its source that are new, changed or deleted since the last time is made again, in one commit.
@@ -164,7 +175,7 @@ def refresh(
     _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
     with _start_jobs(work, f"refreshing {work.format_id(table)}", scope) as (catalog, report):
-        result = catalog.refresh(table, report_progress=report, optimize_indices=optimize_indices, **params)
+        result = catalog.refresh(table, report_progress=report, **{**how, **params})
     work.app.output.record("", {"table": work.format_id(table), **_summarize(result)})
 
 

@@ -105,6 +105,12 @@ class FillOptions:
     optimize_indices: bool = False
     """Add the rows to the indices on the column, or on the view, at the end."""
 
+    def is_checkpoint_due(self, rows: int, elapsed_s: float, *, is_large: bool = False) -> bool:
+        """Return whether what was computed since the last checkpoint is written now."""
+        if not rows or elapsed_s >= self.checkpoint_s:
+            return bool(rows)
+        return rows >= self.checkpoint_rows and (elapsed_s >= LEAST_BETWEEN_S or is_large)
+
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
@@ -672,11 +678,8 @@ class FragmentFiller:
 
     def _is_checkpoint_due(self) -> bool:
         rows, elapsed_s = sum(len(each.row_ids) for each in self._pending), time.monotonic() - self._saved_s
-        options = self._plan.options
-        if not rows or elapsed_s >= options.checkpoint_s:
-            return bool(rows)
         is_large = sum(each.columns.nbytes for each in self._pending) >= MOST_PENDING
-        return rows >= options.checkpoint_rows and (elapsed_s >= LEAST_BETWEEN_S or is_large)
+        return self._plan.options.is_checkpoint_due(rows, elapsed_s, is_large=is_large)
 
     def _flush(self) -> ComputedValues:
         """Write what was computed since the last checkpoint to a file of its own."""

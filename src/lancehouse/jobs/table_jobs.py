@@ -295,6 +295,15 @@ class TableJobs:
         rows = check_condition("where", where)
         return views.create_view(self._engine, *ids, taken, made_by, rows, options, report)
 
+    def view_errors(self, view: TableName, columns: Names = ()) -> Any:
+        """Return the rows of its source that a view leaves out, since its function failed: row id, version, exception.
+
+        Args:
+            view: id of the view.
+            columns: columns of the source's rows to return, such as their keys.
+        """
+        return views.list_view_errors(self._address(check_table("view", view)), check_names("columns", columns))
+
     def refresh(self, view: TableName, function: Any = None, **how: Any) -> RefreshResult:
         """Make the rows of a view again that came of rows which are new, changed or deleted since.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
+from itertools import chain
 from typing import Any, Self
 from uuid import uuid4
 
@@ -29,18 +29,19 @@ from lance_namespace.errors import (
 
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import TASKS_EACH, UPDATED, FillOptions
+from lancehouse.jobs.column_filling import OFFSET_BITS, TASKS_EACH, UPDATED, FillOptions
 from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type, definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.index_building import optimize_stale_indices
-from lancehouse.jobs.job import Job, declare_table
+from lancehouse.jobs.job import Job, JobProgress, declare_table
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
     RUN,
     FileLayout,
     NewFragment,
+    TableLocation,
     create,
     find_lost_fragments,
     find_version,
@@ -64,6 +65,10 @@ SOURCE_ROW = f"{COMPANION}source"
 """Column of a view with the row id of the source's row."""
 START = "start"
 """Key of a job's record: what it began with."""
+FAILED = "failed"
+"""Key of the record with the rows of the source that the view has nothing of, since its function failed for them."""
+MOST_FAILED = 100_000
+"""Most rows that are remembered as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class RefreshResult:
     """The version of the source that the view shows."""
     inserted: int = 0
     deleted: int = 0
+    failed: int = 0
+    """Rows of the source for which the function failed, and which the view leaves out."""
     bytes: int = 0
     """Size of the files with the rows that were inserted."""
     seconds: float = 0.0
@@ -236,14 +243,12 @@ def refresh_view(
         InvalidInputError: the table is no view, or the function is not its own.
         ConcurrentModificationError: others kept changing the view, so that all attempts failed.
     """
-    if options.rules.on_error != "fail":
-        raise InvalidInputError('on_error: a view that leaves out rows would not tell which; only "fail" is possible')
+    if options.rules.on_error == "null":
+        raise InvalidInputError('on_error: a view has no value that could be null; "skip" leaves out rows that fail')
     table, begun = address.to_ref(), time.monotonic()
     for attempt in range(ATTEMPTS):
         dataset = table.open()
-        definition = ViewDefinition.from_schema(dataset.schema)
-        if definition is None:
-            raise InvalidInputError(f"{table} is no materialized view")
+        definition = _require_definition(table, dataset.schema)
         if function is None and definition.function:
             function = ColumnFunction.load(definition.function)
         if not definition.matches(function):
@@ -275,120 +280,217 @@ class _Refresh:
     def run(self, view: lance.LanceDataset) -> RefreshResult:
         table = self.address.to_ref()
         source = TableAddress(self.address.connection, self.definition.source)
-        since = _find_shown_version(source, view.config().get(REFRESHED))
-        job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), since])}")
-        progress = job.progress()
-        records = progress.read_records()
+        shown = _find_shown_version(source, view.config().get(REFRESHED))
+        failed = read_failed(locate_table(table)) if shown.failed else {}
+        retried = sorted(failed) if self.options.where_failed else []
+        job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), shown.version, retried])}")
+        records = job.progress().read_records()
         started = records.pop(START, None) or {}
+        pinned, run = _pin_source(source, started.get("version")), started.get("run", uuid4().hex)
+        if pinned.version == shown.version and not retried:
+            return RefreshResult(int(view.version), shown.version)
+        changes = _SourceChanges.find(pinned, self.definition, shown.version, retried)
+        made = _take_over(records, pinned.version, job.write_location())
         if started and find_version_of_run(table, started["run"]) is not None:
             # An earlier call died after its commit.
-            return self._finish(table, job, started["version"], started["uuid"])
-        pinned, run = _pin_source(source, started.get("version")), started.get("run", uuid4().hex)
-        if pinned.version == since:
-            return RefreshResult(int(view.version), since)
-        uuid = pinned.transaction_uuid
-        progress.record(START, {"version": pinned.version, "uuid": uuid, "run": run})
-        at = job.write_location()
-        known = {key: value for key, value in records.items() if isinstance(value, list)}
-        lost = find_lost_fragments({piece for pieces in known.values() for piece in pieces}, at)
-        known = {key: pieces for key, pieces in known.items() if lost.isdisjoint(pieces)}
-        pieces = self._make_rows(job, pinned, since, view.data_storage_version, known)
-        stale = self._find_stale(pinned, since, view)
+            if pinned.version == started["version"]:
+                return self._finish(table, job, pinned, changes, failed, made)
+            job.progress().clear()  # what it showed was cleaned up since
+            return self.run(table.open())
+        job.progress().record(START, {"version": pinned.version, "run": run})
+        made += self._make_rows(job, pinned, changes, view.data_storage_version, made)
+        pieces = [piece for each in made for piece in each.pieces]
+        stale = self._find_stale(changes, view)
         change = delete_rows(table, view, offsets_by_fragment([stale]) if len(stale) else {})
         version = commit_rewrite(
             table,
-            at,
+            job.write_location(),
             view,
             replace(change, new=tuple(pieces)),
             view.schema.names,
             {RUN: run},
             is_merge=True,
         )
-        written = parse_new_fragments(pieces)
-        inserted = sum(each.physical_rows for each in written)
-        size = sum(file.file_size_bytes or 0 for each in written for file in each.files)
-        result = self._finish(table, job, pinned.version, uuid)
-        return replace(result, version=max(version, result.version), inserted=inserted, deleted=change.rows, bytes=size)
+        result = self._finish(table, job, pinned, changes, failed, made)
+        return replace(result, version=max(version, result.version), deleted=change.rows)
 
-    def _finish(self, table: TableRef, job: Job, source_version: int, uuid: str) -> RefreshResult:
+    def _finish(
+        self,
+        table: TableRef,
+        job: Job,
+        pinned: PinnedVersion,
+        changes: _SourceChanges,
+        failed: Mapping[int, tuple[str, str]],
+        made: Sequence[MadeRows],
+    ) -> RefreshResult:
+        """Note which version of the source the view shows, and for which rows the function has failed."""
+        new = {row_id: (message, self.definition.version) for each in made for row_id, message in each.failed}
+        kept = {row_id: error for row_id, error in failed.items() if row_id in changes.unchanged} | new
+        if failed or kept:
+            newest = dict(list(kept.items())[-MOST_FAILED:])
+            _failed_records(job.write_location()).record(FAILED, [[key, *error] for key, error in newest.items()])
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
-            dataset.update_config({REFRESHED: json.dumps([source_version, uuid])})
+            dataset.update_config({REFRESHED: json.dumps([pinned.version, pinned.transaction_uuid, len(kept)])})
         job.progress().clear()
-        return RefreshResult(int(dataset.version), source_version)
-
-    def _condition(self, source: lance.LanceDataset, since: int) -> str | None:
-        """Return which rows of the source are new or changed: by a change of the row, or of a computed column."""
-        filled = [f"{quote_name(each.companion)}.at >= {since}" for each in definitions(source.schema).values()]
-        conditions = [f"({' OR '.join([f'{UPDATED} > {since}', *filled])})"] if since else []
-        if self.definition.where is not None:
-            conditions.append(f"({self.definition.where})")
-        return " AND ".join(conditions) or None
+        written = parse_new_fragments([piece for each in made for piece in each.pieces])
+        return RefreshResult(
+            int(dataset.version),
+            pinned.version,
+            inserted=sum(each.physical_rows for each in written),
+            failed=len(new),
+            bytes=sum(file.file_size_bytes or 0 for each in written for file in each.files),
+        )
 
     def _make_rows(
-        self, job: Job, pinned: PinnedVersion, since: int, storage_version: str, known: Mapping[str, list[NewFragment]]
-    ) -> list[NewFragment]:
-        """Write the rows that come of new and changed rows; what an earlier call has written is taken over."""
+        self,
+        job: Job,
+        pinned: PinnedVersion,
+        changes: _SourceChanges,
+        storage_version: str,
+        known: Sequence[MadeRows],
+    ) -> list[MadeRows]:
+        """Write the rows that come of new and changed rows, except for those that an earlier call has written."""
         _, dataset = pinned.open()
-        fragments = [each.fragment_id for each in dataset.get_fragments()]
-        todo = [each for each in fragments if f"{pinned.version} {each}" not in known]
-        made = [piece for each in fragments for piece in known.get(f"{pinned.version} {each}", ())]
-        condition = self._condition(dataset, since)
-        definition, function, options = self.definition, self.function, self.options
-        schema = _own_schema(self.address.to_ref().open(), definition)
+        begin = {each.fragment_id: 0 for each in dataset.get_fragments()} | {each.fragment: each.end for each in known}
+        todo = [(fragment, first) for fragment, first in begin.items() if first is not None]
+        maker = RowMaker(
+            self.definition,
+            self.function,
+            self.options,
+            _own_schema(self.address.to_ref().open(), self.definition),
+            changes.condition,
+        )
 
-        def work(fragments: Sequence[int]) -> Iterator[str]:
-            maker = RowMaker(definition, function, options, schema, condition)
-            for fragment in fragments:
-                pieces = maker.write(job, pinned, fragment, storage_version)
-                job.progress().record(f"{pinned.version} {fragment}", pieces)
-                yield from pieces
+        def work(parts: Sequence[tuple[int, int]]) -> Iterator[str]:
+            for fragment, first in parts:
+                for made in maker.make(job, pinned, fragment, first, storage_version):
+                    yield made.to_json()
 
-        tasks = min(len(todo), options.max_concurrency or self.engine.parallelism * TASKS_EACH)
+        tasks = min(len(todo), self.options.max_concurrency or self.engine.parallelism * TASKS_EACH)
         groups = [todo[each::tasks] for each in range(tasks)]
-        rows = Counter[int]()
-
-        def count_all() -> int:
-            scanner = dataset.scanner(columns=[], filter=condition, with_row_address=True)
-            numbers = scanner.to_table()["_rowaddr"].to_numpy() >> np.uint64(32)
-            rows.update(
-                {int(key): int(count) for key, count in zip(*np.unique(numbers, return_counts=True), strict=True)}
-            )
-            return sum(rows[each] for each in todo)
+        done = sum(each.rows for each in known)
 
         def count_done(records: Mapping[str, Any]) -> tuple[int, int]:
-            return sum(rows[each] for each in todo if f"{pinned.version} {each}" in records), 0
+            found = _parse_made(records, pinned.version)
+            return sum(each.rows for each in found), sum(len(each.failed) for each in found)
 
         name, progress = format_levels(self.address.id), job.progress()
-        with watch_fill(self.report, name, progress, {START, *known}, count_all, count_done):
-            return made + self.engine.run(groups, work, options.resources)
+        taken = {START, *(each.key(pinned.version) for each in known)}
+        with watch_fill(self.report, name, progress, taken, lambda: changes.count - done, count_done):
+            return list(map(MadeRows.from_json, self.engine.run(groups, work, self.options.resources)))
 
-    def _find_stale(self, pinned: PinnedVersion, since: int, view: lance.LanceDataset) -> pa.Array[Any]:
+    def _find_stale(self, changes: _SourceChanges, view: lance.LanceDataset) -> pa.Array[Any]:
         """Return the addresses of rows of the view whose source was changed or deleted, or does not match any more."""
-        _, source = pinned.open()
-        alive, changed = (
-            source.scanner(columns=[], filter=condition, with_row_id=True).to_table()["_rowid"].to_numpy()
-            for condition in (self.definition.where, self._condition(source, since))
-        )
-        unchanged = np.setdiff1d(alive, changed).astype(np.int64)
         rows = view.scanner(columns=[SOURCE_ROW], with_row_address=True).to_table()
-        is_stale = ~np.isin(rows[SOURCE_ROW].to_numpy(), unchanged)
+        is_stale = ~np.isin(rows[SOURCE_ROW].to_numpy(), changes.unchanged_ids)
         stale: pa.Array[Any] = rows["_rowaddr"].combine_chunks().filter(pa.array(is_stale))
         return stale
 
 
-def _find_shown_version(source: TableAddress, refreshed: str | None) -> int:
-    """Return the version of the source that the view shows; 0 if changes since cannot be told by their numbers.
+@dataclass(frozen=True, slots=True)
+class _SourceChanges:
+    """Which rows of the source have to be made into rows of the view."""
 
-    That is so if the source was created anew, that version was cleaned up, or an older one was restored since.
+    condition: str | None
+    count: int
+    """How many there are."""
+    unchanged_ids: Any
+    """Ids of the rows of which the view has all."""
+
+    @property
+    def unchanged(self) -> frozenset[int]:
+        """The same, to look up single ones."""
+        return frozenset(self.unchanged_ids.tolist())
+
+    @classmethod
+    def find(cls, pinned: PinnedVersion, definition: ViewDefinition, since: int, retried: Sequence[int]) -> Self:
+        """Find the rows that are new or changed: by a change of the row, or of a computed column; and those to retry.
+
+        Args:
+            pinned: version of the source.
+            definition: of the view.
+            since: version of the source that the view shows; 0 for none.
+            retried: ids of rows that failed, and are tried again.
+        """
+        table, source = pinned.open()
+        terms = [f"{UPDATED} > {since}"]
+        terms += [f"{quote_name(each.companion)}.at >= {since}" for each in definitions(source.schema).values()]
+        terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
+        conditions = [f"({' OR '.join(terms)})"] if since else []
+        if definition.where is not None:
+            conditions.append(f"({definition.where})")
+        condition = " AND ".join(conditions) or None
+        with translate_errors(table, table.storage_options):
+            alive, changed = (
+                source.scanner(columns=[], filter=each, with_row_id=True).to_table()["_rowid"].to_numpy()
+                for each in (definition.where, condition)
+            )
+        return cls(condition, len(changed), np.setdiff1d(alive, changed).astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownVersion:
+    """What a view shows of its source."""
+
+    version: int = 0
+    """Version of the source; 0 if changes since cannot be told by their numbers."""
+    failed: int = 0
+    """Number of the source's rows that are left out because the function failed."""
+
+
+def _find_shown_version(source: TableAddress, refreshed: str | None) -> _ShownVersion:
+    """Return what a view shows.
+
+    Changes cannot be told if the source was created anew, that version was cleaned up, or an older one was restored.
     """
     try:
-        version, uuid = json.loads(refreshed or "null")
+        version, uuid, *failed = json.loads(refreshed or "null")
         is_same = read_transaction_uuid(source.to_ref(version=int(version)).open()) == uuid
+        shown = _ShownVersion(int(version), int(failed[0]) if failed else 0)
     except (TableVersionNotFoundError, ValueError, TypeError):
-        return 0
+        return _ShownVersion()
     if not is_same or find_version(source.to_ref(), _is_restore, after=version) is not None:
-        return 0
-    return int(version)
+        return _ShownVersion()
+    return shown
+
+
+def _failed_records(at: TableLocation) -> JobProgress:
+    return JobProgress(at.location, at.storage_options, "view", "errors")
+
+
+def read_failed(at: TableLocation) -> dict[int, tuple[str, str]]:
+    """Return the rows of the source for which the function of a view has failed: exceptions and versions by row id."""
+    rows = _failed_records(at).read_records().get(FAILED, [])
+    return {int(row_id): (str(message), str(version)) for row_id, message, version in rows}
+
+
+def list_view_errors(address: TableAddress, columns: Sequence[str]) -> pa.Table:
+    """Return the rows of the source that a view leaves out: row id, `columns` of the source, version, exception.
+
+    Raises:
+        InvalidInputError: the table is no view.
+    """
+    table = address.to_ref()
+    definition = _require_definition(table, table.open().schema)
+    if taken := [each for each in columns if each in ("_rowid", "version", "exception")]:
+        raise InvalidInputError(f"columns: {taken[0]} is a column of the result; leave it out")
+    failed = read_failed(locate_table(table))
+    source = TableAddress(address.connection, definition.source).to_ref()
+    with source.dataset() as dataset:
+        condition = f"_rowid IN ({', '.join(map(str, failed))})" if failed else "false"
+        found = dataset.scanner(columns=list(columns), filter=condition, with_row_id=True).to_table()
+    row_ids = found["_rowid"].cast(pa.int64())
+    errors = [failed[int(row_id)] for row_id in row_ids.to_numpy()]
+    rows = pa.table({"_rowid": row_ids, **{each: found[each] for each in columns}})
+    rows = rows.append_column("version", pa.array([version for _, version in errors], pa.string()))
+    return rows.append_column("exception", pa.array([message for message, _ in errors], pa.string()))
+
+
+def _require_definition(table: TableRef, schema: pa.Schema) -> ViewDefinition:
+    definition = ViewDefinition.from_schema(schema)
+    if definition is None:
+        raise InvalidInputError(f"{table} is no materialized view")
+    return definition
 
 
 def _is_restore(transaction: lance.Transaction) -> bool:
@@ -413,43 +515,70 @@ class RowMaker:
     schema: pa.Schema
     condition: str | None
 
-    def write(self, job: Job, pinned: PinnedVersion, fragment: int, storage_version: str) -> list[NewFragment]:
-        """Write the rows that come of a fragment of the source, without a commit."""
-        batches = self._make(pinned, fragment)
-        first = next(batches, None)
-        if first is None:
-            return []
-        reader = pa.RecordBatchReader.from_batches(self.schema, _chain(first, batches))
+    def make(
+        self, job: Job, pinned: PinnedVersion, fragment: int, first: int, storage_version: str
+    ) -> Iterator[MadeRows]:
+        """Write the rows that come of a fragment of the source, from a position on, a checkpoint at a time."""
+        batches = self._read(pinned, fragment, first)
         layout = FileLayout(data_storage_version=storage_version)
-        return write_uncommitted(job.to_ref(), job.write_location(), reader, mode="append", layout=layout)
+        end: int | None = first
+        while end is not None:
+            part = _Part()
+            rows = self._make_part(batches, part)
+            head = next(rows, None)
+            pieces: list[NewFragment] = []
+            if head is not None:
+                reader = pa.RecordBatchReader.from_batches(self.schema, chain([head], rows))
+                pieces = write_uncommitted(job.to_ref(), job.write_location(), reader, mode="append", layout=layout)
+            made = MadeRows(fragment, end, part.end, tuple(pieces), part.rows, tuple(part.failed))
+            job.progress().record(made.key(pinned.version), made.to_json())
+            yield made
+            end = part.end
 
-    def _make(self, pinned: PinnedVersion, fragment: int) -> Iterator[pa.RecordBatch]:
+    def _read(self, pinned: PinnedVersion, fragment: int, first: int) -> Iterator[pa.RecordBatch]:
         table, dataset = pinned.open()
-        inputs = {f"input {number}": quote_name(name) for number, name in enumerate(self.definition.inputs)}
+        above = f"_rowaddr >= {(fragment << OFFSET_BITS) + first}" if first else None
+        conditions = [f"({each})" for each in (self.condition, above) if each is not None]
         with translate_errors(table, table.storage_options):
             scanner = dataset.scanner(
-                columns={**self.definition.columns, **inputs},
-                filter=self.condition,
+                columns={**self.definition.columns, **self._inputs},
+                filter=" AND ".join(conditions) or None,
                 with_row_id=True,
+                with_row_address=True,
                 fragments=[dataset.get_fragment(fragment)],
                 batch_size=self.options.batch_rows,
                 strict_batch_size=True,
                 blob_handling="all_binary",
                 scan_in_order=True,
             )
-            for batch in scanner.to_batches():
-                made = self._expand(batch, list(inputs))
-                if made.num_rows:
-                    yield made
+            yield from scanner.to_batches()
 
-    def _expand(self, batch: pa.RecordBatch, inputs: Sequence[str]) -> pa.RecordBatch:
+    @property
+    def _inputs(self) -> dict[str, str]:
+        return {f"input {number}": quote_name(name) for number, name in enumerate(self.definition.inputs)}
+
+    def _make_part(self, batches: Iterator[pa.RecordBatch], part: _Part) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the view until a checkpoint is due or the fragment ends."""
+        begun = time.monotonic()
+        for batch in batches:
+            made = self._expand(batch, part)
+            part.rows += batch.num_rows
+            if made.num_rows:
+                yield made
+            if self.options.is_checkpoint_due(part.rows, time.monotonic() - begun):
+                part.end = (batch.column("_rowaddr")[-1].as_py() & (2**OFFSET_BITS - 1)) + 1
+                return
+
+    def _expand(self, batch: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
         """Return the rows that come of a batch of the source's rows."""
         row_ids = batch.column("_rowid").cast(pa.int64())
         taken: list[Any] = [batch.column(name) for name in self.definition.columns]
         if self.function is None:
             return _to_schema([*taken, row_ids], self.schema)
         caller = FunctionCaller(self.function, self.function.returns, self.options.rules)
-        values = caller.compute([batch.column(name) for name in inputs], lambda row: f"row id {row_ids[row]}").array
+        computed = caller.compute([batch.column(name) for name in self._inputs], lambda row: f"row id {row_ids[row]}")
+        part.failed += [(row_ids[each.position].as_py(), each.exception) for each in computed.errors]
+        values = computed.array
         counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         parents = np.repeat(np.arange(len(values)), counts)
         items: Any = pc.list_flatten(values)
@@ -457,14 +586,67 @@ class RowMaker:
         return _to_schema([*(each.take(parents) for each in taken), *made, row_ids.take(parents)], self.schema)
 
 
+@dataclass(slots=True)
+class _Part:
+    """What a checkpoint holds, while it is made."""
+
+    end: int | None = None
+    rows: int = 0
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRows:
+    """Rows that came of some rows of a fragment of the source, in files that no version references yet."""
+
+    fragment: int
+    first: int
+    """Position of the first row of the source."""
+    end: int | None
+    """Position after the last one; None if the fragment is done."""
+    pieces: tuple[NewFragment, ...]
+    rows: int
+    """Number of the source's rows."""
+    failed: tuple[tuple[int, str], ...]
+    """Row ids for which the function has failed, and exceptions."""
+
+    def key(self, version: int) -> str:
+        """Return the key of its record, for a version of the source."""
+        return f"{version} {self.fragment} {self.first}"
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(astuple(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Parse what `to_json` returned."""
+        fragment, first, end, pieces, rows, failed = json.loads(text)
+        return cls(fragment, first, end, tuple(pieces), rows, tuple((row_id, message) for row_id, message in failed))
+
+
 def _to_schema(columns: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+def _take_over(records: Mapping[str, Any], version: int, at: TableLocation) -> list[MadeRows]:
+    """Return what an earlier call has made of each fragment from its start on, as far as its files still exist."""
+    found = _parse_made(records, version)
+    lost = find_lost_fragments({piece for each in found for piece in each.pieces}, at)
+    by_start = {(each.fragment, each.first): each for each in found if lost.isdisjoint(each.pieces)}
+    taken = []
+    for fragment in {each.fragment for each in found}:
+        first: int | None = 0
+        while first is not None and (made := by_start.get((fragment, first))) is not None:
+            taken.append(made)
+            first = made.end
+    return taken
+
+
+def _parse_made(records: Mapping[str, Any], version: int) -> list[MadeRows]:
+    """Return what records of a job say was made of a version of the source."""
+    return [MadeRows.from_json(text) for key, text in records.items() if key.startswith(f"{version} ")]
 
 
 LINEAGE = pa.schema(

@@ -224,6 +224,16 @@ class LanceCatalog(TableJobs):
         rows = super().column_errors(table, column, columns)
         return self.spark.createDataFrame(rows)
 
+    def view_errors(self, view: TableName, columns: Names = ()) -> DataFrame:
+        """Return the rows of its source that a view leaves out, since its function failed: row id, version, exception.
+
+        Args:
+            view: id of the view.
+            columns: columns of the source's rows to return, such as their keys.
+        """
+        rows = super().view_errors(view, columns)
+        return self.spark.createDataFrame(rows)
+
     def lineage(self, table: TableName) -> DataFrame:
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
         rows = super().lineage(table)
