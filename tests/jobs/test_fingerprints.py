@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lancehouse.jobs import fingerprints
 from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions
 
 MAIN = """
@@ -192,3 +194,115 @@ def test_packages_count_by_their_versions() -> None:
     parts = fingerprint_functions({"column": json.dumps}).parts
     assert parts["package pyarrow"]
     assert not any(name.startswith("module ") for name in parts)
+
+
+FEATURES = '''
+"""A module of the user's own."""
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from helping import scale
+
+LIMIT = 3
+
+@lru_cache
+def load(name: str) -> str:
+    """Load something."""
+    return f"{name!r:>{LIMIT}}" "and" f" more {name=}" f"{'a' + 'b'}"
+
+def make(factor: int):
+    @dataclass(frozen=True)
+    class Model:
+        size: int = 4
+
+        def __call__(self, values: list[int]) -> list[int]:
+            try:
+                assert factor, "none"
+                return [scale(each, *[]) * factor for each in values if each not in {1, 2, 3}]
+            except (ValueError, TypeError) as error:
+                raise RuntimeError(load("x")) from error
+
+    def compute(values, *, power=2.5, **more):
+        match values:
+            case [first, *rest] if first:
+                return {**more, "first": first ** power, "rest": [math.sqrt(each) for each in rest]}
+        return (lambda every: every and None)(values)
+
+    return Model, compute
+
+Model, compute = make(7)
+'''
+HELPING = "def scale(value, by=1_000):\n    while value:\n        value -= by\n    else:\n        return not value\n"
+DIGESTS = """
+import importlib.util, json, sys
+sys.path.insert(0, sys.argv[2])
+spec = importlib.util.spec_from_file_location("fingerprints", sys.argv[1])
+fingerprints = sys.modules["fingerprints"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fingerprints)
+import features
+print(json.dumps([fingerprints.digest_code(each) for each in (features.load, features.Model, features.compute)]))
+"""
+
+
+def digest_features(folder: Path, python: str, features: str, helping: str = HELPING) -> list[str]:
+    """Digest functions of a module by some Python: that of `lancehouse` needs nothing but the standard library."""
+    folder.mkdir(exist_ok=True)
+    (folder / "features.py").write_text(features)
+    (folder / "helping.py").write_text(helping)
+    command = [python, "-B", "-c", DIGESTS, str(fingerprints.__file__), str(folder)]
+    digests: list[str] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return digests
+
+
+def find_other_pythons() -> list[str]:
+    """Other versions of Python on this machine, on the path or of pyenv."""
+    found = {}
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for name in [f"python3.{minor}" for minor in range(11, 16) if minor != sys.version_info.minor]:
+        for python in (*map(str, versions.glob(f"*/bin/{name}")), shutil.which(name)):
+            if python and not subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+                found[name] = python
+    return list(found.values())
+
+
+def test_other_versions_of_python_give_the_same_digest(tmp_path: Path) -> None:
+    if not (others := find_other_pythons()):
+        pytest.skip("there is no other version of Python on this machine")
+    ours = digest_features(tmp_path / "ours", sys.executable, FEATURES)
+    for python in others:
+        assert digest_features(tmp_path / "other", python, FEATURES) == ours, python
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_same"),
+    [
+        ("LIMIT = 3", "LIMIT   =   3  # at most", True),
+        ('"""Load something."""', '"""Load something else."""', True),
+        ("    return f", "\n    return (f", True),
+        ("LIMIT = 3", "LIMIT = 4", False),
+        ("2.5", "2.0", False),
+        ('"and"', '"or"', False),
+        ("make(7)", "make(8)", False),
+        ("in {1, 2, 3}", "in {1, 2}", False),
+        ("by=1_000", "by=1_001", False),
+        ("by=1_000", "by=1000", True),
+        ("every and None", "every or None", False),
+    ],
+)
+def test_digests_see_code_and_not_its_layout(tmp_path: Path, old: str, new: str, is_same: bool) -> None:
+    features = FEATURES.replace("{'a' + 'b'}\"", "{'a' + 'b'}\")") if new.endswith("(f") else FEATURES
+    changed, helping = features.replace(old, new), HELPING.replace(old, new)
+    assert (changed, helping) != (FEATURES, HELPING)
+    before = digest_features(tmp_path / "one", sys.executable, FEATURES)
+    after = digest_features(tmp_path / "two", sys.executable, changed, helping)
+    assert (before == after) == is_same
+
+
+def test_what_is_typed_into_a_shell_is_told_apart_by_its_bytecode() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for body in ("x + 1", "x + 2", "x + 1"):
+        exec(f"def f{len(names)}(x):\n    return {body}\nf{len(names)}.__qualname__ = 'f'", names)
+    functions = [value for name, value in names.items() if name.startswith("f")]
+    one, other, same = map(fingerprints.digest_code, functions)
+    assert one == same
+    assert one != other

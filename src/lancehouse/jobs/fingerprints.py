@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import inspect
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from importlib.metadata import distributions
 from importlib.util import find_spec, resolve_name
 from pathlib import Path, PurePath
 from platform import python_version
+from textwrap import dedent
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 from uuid import uuid4
@@ -112,7 +114,9 @@ def digest_code(function: Callable[..., Any]) -> str:
     """Return a digest of a function's code, of the code that it refers to, and of the user's own modules it imports.
 
     Unlike a fingerprint it leaves out packages, files, the environment, and the state of objects: a cache that a
-    function fills does not change its code.
+    function fills does not change its code. It is made of the source where there is one, without comments, docstrings
+    and layout, so that other versions of Python give the same digest; only of what is typed into a shell that keeps no
+    source, it is made of the bytecode, which each version compiles in its own way.
     """
     walk = _CodeWalker(follows_state=False)
     return json_digest([walk.digest_object(function), sorted(walk.parts.items())])
@@ -237,7 +241,15 @@ class _CodeWalker:
             if any(value is import_module or value is __import__ for value in used.values()):
                 self.doubts.append(f"{function.__qualname__} imports modules whose names it computes")
         references = (function.__defaults__, function.__kwdefaults__, cells, sent)
-        return [self._bytecode_parts(function.__code__), *map(self.digest_object, references)]
+        return [self._code_parts(function, is_sent=is_sent), *map(self.digest_object, references)]
+
+    def _code_parts(self, function: FunctionType, *, is_sent: bool) -> Any:
+        if self._follows_state:
+            return self._bytecode_parts(function.__code__)
+        if not is_sent:
+            return None  # its module counts, by its source
+        tree = _parse_function(function)
+        return self._bytecode_parts(function.__code__) if tree is None else normalize_tree(tree)
 
     def _class_parts(self, kind: type) -> list[Any]:
         bases = [self._code_digest(base).decode(errors="replace") for base in kind.__mro__[1:]]
@@ -245,7 +257,13 @@ class _CodeWalker:
             return bases
         inner = {name: _unwrap(value) for name, value in sorted(vars(kind).items()) if name not in _OF_CLASSES}
         if not self._follows_state:
-            inner = {name: value for name, value in inner.items() if isinstance(value, _CODE)}
+            fields = getattr(kind, "__dataclass_fields__", None)
+            inner = {
+                name: value
+                for name, value in inner.items()
+                if isinstance(value, _CODE) and not (fields is not None and _is_generated(value))
+            }
+            bases = [*bases, *(fields or ())]
         return [bases, [[name, self.digest_object(value)] for name, value in inner.items()]]
 
     def _bytecode_parts(self, code: CodeType) -> list[Any]:
@@ -293,7 +311,8 @@ class _CodeWalker:
         self._modules.add(name)
         spec = _find_module_spec(name)
         if spec is None:
-            if name.rpartition(".")[0] not in self._modules:  # `from package import name`: most names are no modules
+            # `from package import name`: most names are no modules.
+            if self._follows_state and name.rpartition(".")[0] not in self._modules:
                 self.parts[f"module {name}"] = "missing"
             return False
         if spec.origin is None and spec.submodule_search_locations is not None:
@@ -314,6 +333,8 @@ class _CodeWalker:
         except (SyntaxError, ValueError) as error:
             self.doubts.append(f"the module {name} cannot be parsed ({error})")
             return True
+        if not self._follows_state:
+            self.parts[f"module {name}"] = json_digest(normalize_tree(tree))
         self._follow_source(name, package, tree, str(Path(spec.origin or "").parent))
         return True
 
@@ -385,6 +406,7 @@ _OF_CLASSES = frozenset(
         "__annotations__",
         "__annotate__",
         "__annotate_func__",
+        "__annotations_cache__",
         "__abstractmethods__",
         "_abc_impl",
         "__dataclass_fields__",
@@ -394,6 +416,68 @@ _OF_CLASSES = frozenset(
     }
 )
 """Attributes of classes that do not affect what they do."""
+
+
+_NO_CODE = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+"""Fields of nodes of a syntax tree that say nothing of what the code does."""
+_WITH_DOCSTRING = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def normalize_tree(node: Any) -> Any:
+    """Return a syntax tree in a form that JSON can hold and that all versions of Python give, without docstrings.
+
+    Fields that are empty are left out: versions add some, such as the parameters of generic functions. Python 3.12 and
+    later split the texts of f-strings in other places, so that texts in a row become one.
+    """
+    match node:
+        case ast.Constant():
+            return ["Constant", type(node.value).__name__, repr(node.value)]
+        case ast.JoinedStr():
+            return ["JoinedStr", _join_texts(map(normalize_tree, node.values))]
+        case ast.AST():
+            fields = {name: value for name, value in ast.iter_fields(node) if name not in _NO_CODE}
+            if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+                fields["body"] = node.body[1:]
+            parts = {name: normalize_tree(value) for name, value in sorted(fields.items()) if value not in (None, [])}
+            return [type(node).__name__, parts]
+        case list():
+            return list(map(normalize_tree, node))
+    return repr(node)
+
+
+def _join_texts(parts: Iterable[Any]) -> list[Any]:
+    joined: list[Any] = []
+    for part in parts:
+        match part, joined:
+            case ["Constant", "str", "''"], _:
+                continue
+            case ["Constant", "str", text], [*_, ["Constant", "str", before]]:
+                joined[-1] = ["Constant", "str", repr(ast.literal_eval(before) + ast.literal_eval(text))]
+            case _:
+                joined.append(part)
+    return joined
+
+
+def _parse_function(function: FunctionType) -> ast.Module | None:
+    """Return the syntax tree of a function, or of the statement that a lambda is in; None if its source is not known.
+
+    What is found may be of another function if the file was edited since; its name tells.
+    """
+    try:
+        tree = ast.parse(dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    name = function.__code__.co_name
+    is_same = name == "<lambda>" or getattr(tree.body[0], "name", None) == name if tree.body else False
+    return tree if is_same else None
+
+
+def _is_generated(value: Any) -> bool:
+    """Return whether code was made by `dataclass`, which differs from version to version of Python."""
+    if not isinstance(value, FunctionType):
+        return False
+    inner = inspect.unwrap(value)  # `__repr__` is wrapped
+    return inner.__code__.co_filename == "<string>" or not _is_user_module(inner.__module__)
 
 
 def _is_path(text: str) -> bool:
