@@ -182,6 +182,73 @@ def test_a_column_of_sql(docs: str, jobs: TableJobs) -> None:
     assert read(docs, "twice")[20] == 41
 
 
+@pytest.mark.parametrize(
+    ("sql", "inputs"),
+    [
+        ("id * 2", ["id"]),
+        ("length(word) + id", ["id", "word"]),
+        ("`Odd name` + 1", ["Odd name"]),
+        ("'id' || word", ["word"]),
+        ("nested.id + 1", ["nested"]),
+        ("coalesce(word, 'id')", ["word"]),
+        ("7", []),
+    ],
+)
+def test_the_inputs_of_sql_are_found(tmp_path: Path, jobs: TableJobs, sql: str, inputs: list[str]) -> None:
+    rows = pa.table({"id": [1], "word": ["a"], "Odd name": [2], "nested": [{"id": 3}]})
+    lance.write_dataset(rows, tmp_path / "odd.lance")
+    jobs.define_columns("odd", {"x": sql})
+    assert jobs.computed_columns("odd")["inputs"].to_pylist() == [inputs]
+    assert jobs.lineage("odd")["inputs"].to_pylist() == [inputs]
+    assert jobs.backfill("odd").filled == 1
+
+
+def test_sql_follows_what_it_is_computed_from(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"length": length})
+    jobs.define_columns("docs", {"big": "length * 100"})
+    lance.dataset(docs).alter_columns({"path": "word", "name": "text"})
+    jobs.backfill("docs")
+    assert read(docs, "big")[20] == 300
+    with pytest.raises(InvalidInputError, match="big cannot be computed from itself"):
+        jobs.define_columns("docs", {"big": "big + 1"})
+    lance.dataset(docs).alter_columns({"path": "length", "name": "size"})
+    assert jobs.computed_columns("docs")["inputs"].to_pylist() == [["text"], ["size"]]
+    with pytest.raises(InvalidInputError, match="and length is called size now: define it anew"):
+        jobs.backfill("docs", "big")
+    jobs.define_columns("docs", {"big": "size * 10"})
+    assert jobs.backfill("docs").filled == 38
+    assert read(docs, "big")[20] == 30
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null", "skip"])
+def test_a_row_for_which_sql_fails_is_found(docs: str, jobs: TableJobs, on_error: str) -> None:
+    jobs.define_columns("docs", {"number": "id + 1"})
+    jobs.backfill("docs")
+    lance.dataset(docs).update({"word": "'7'"}, where="id NOT IN (20, 31)")
+    jobs.define_columns("docs", {"number": "cast(word AS bigint)"})
+    if on_error == "fail":
+        with pytest.raises(
+            InvalidInputError, match=r"SQL 'cast.*' failed for row id \d+: .*Cannot cast string 'w(20|31)'"
+        ):
+            jobs.backfill("docs", batch_rows=4, retries=5, backoff_s=60)
+        return
+    result = jobs.backfill("docs", on_error=on_error, batch_rows=4)
+    assert (result.filled, result.failed + result.skipped) == (36, 2)
+    found = read(docs, "number")
+    assert (found[20], found[31], found[21], found[38]) == (
+        (None, None, 7, 7) if on_error == "null" else (21, 32, 7, 7)
+    )
+    errors = jobs.column_errors("docs", "number", ["id"]).to_pylist()
+    assert {(row["id"], "Cannot cast string 'w" in row["exception"]) for row in errors} == {(20, True), (31, True)}
+
+
+def test_values_of_sql_that_do_not_fit_are_found(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"small": "arrow_cast(id, 'Int8')"})
+    jobs.backfill("docs")
+    jobs.define_columns("docs", {"small": "id * 10"})
+    assert (jobs.backfill("docs", on_error="null").failed, read(docs, "small")[12]) == (26, 120)
+
+
 def test_a_type_that_is_not_given_is_found_out(docs: str, jobs: TableJobs) -> None:
     jobs.add_columns("docs", {"label": label})
     assert read(docs, "label")[7] == "w7:7"

@@ -38,6 +38,7 @@ from lancehouse.jobs.column_functions import (
     ColumnFunction,
     FunctionCaller,
     RowError,
+    SqlFunction,
     definitions,
 )
 from lancehouse.jobs.engine import Engine
@@ -343,7 +344,7 @@ def plan_column(
 
     Raises:
         ConcurrentModificationError: the column was dropped, or defined anew, since the job began.
-        InvalidInputError: an input was dropped.
+        InvalidInputError: an input was dropped, or renamed where SQL names it.
     """
     definition = definitions(dataset.schema).get(name)
     if definition is None or not definition.matches(function):
@@ -351,6 +352,12 @@ def plan_column(
     fields = {each.id(): each for each in dataset.lance_schema.fields()}
     if dropped := [known for number, known in definition.inputs if number not in fields]:
         raise InvalidInputError(f"{table}: column {name} is computed from {', '.join(dropped)}, which was dropped")
+    renamed = [(known, fields[number].name()) for number, known in definition.inputs if fields[number].name() != known]
+    if definition.sql is not None and renamed:
+        old, new = renamed[0]
+        raise InvalidInputError(
+            f"{table}: column {name} is computed by {definition.label}, and {old} is called {new} now: define it anew"
+        )
     if definition.companion not in dataset.schema.names:
         raise InvalidInputError(
             f"{table}: {definition.companion}, which says what made the values of {name}, was dropped; define_columns "
@@ -359,8 +366,7 @@ def plan_column(
     dtype = dataset.schema.field(name).type
     by_name = {each.name(): each for each in fields.values()}
     ids = find_own_ids(dataset, (name, definition.companion))
-    # SQL may read any column.
-    input_ids = tuple(number for number, _ in definition.inputs) or tuple(sorted(fields.keys() - ids.values()))
+    input_ids = tuple(number for number, _ in definition.inputs)
     others = {other: known for other, known in definitions(dataset.schema).items() if other != name}
     return ColumnPlan(
         name,
@@ -519,9 +525,19 @@ class FragmentFiller:
         self._base = _digest_files(self._metadata, plan.own_ids.values())
         self._has_values = not _field_ids(self._metadata).isdisjoint(plan.own_ids.values())
         self._known = known
-        self._caller = FunctionCaller(plan.function, plan.dtype, plan.options.rules)
+        self._caller = self._make_caller()
+        self._calls_sql = False
+        """Whether SQL has failed for a row, and is called as a function is, to find it."""
         self._pending: list[_Batch] = []
         self._saved_s = time.monotonic()
+
+    def _make_caller(self) -> FunctionCaller:
+        function, rules = self._plan.function, self._plan.options.rules
+        if function.sql is not None:
+            schema = pa.schema([self._dataset.schema.field(name) for name in self._plan.inputs]).remove_metadata()
+            # It fails for the same rows whenever it is tried.
+            function, rules = replace(function, target=SqlFunction(function.sql, schema)), replace(rules, retries=0)
+        return FunctionCaller(function, self._plan.dtype, rules)
 
     def fill(self) -> ComputedValues | None:
         """Write a file with all values of the fragment; None if all rows have the right values already."""
@@ -563,8 +579,23 @@ class FragmentFiller:
             if end == len(rows):
                 return
             first_address = int(rows["_rowaddr"][end].as_py())
-        for batch in self._scan(self._columns(), first_address).to_batches():
+        for batch in self._read(first_address):
             yield self._resolve(batch, resumed)
+
+    def _read(self, first_address: int) -> Iterator[pa.RecordBatch]:
+        """Yield the inputs of rows that need a value; for SQL the values, up to a batch in which it fails for a row."""
+        if self._plan.function.sql is not None and not self._calls_sql:
+            try:
+                for batch in self._scan(self._columns(), first_address).to_batches():
+                    values = batch.column("value").cast(self._plan.dtype)
+                    yield batch.set_column(batch.schema.get_field_index("value"), "value", values)
+                    first_address = int(batch.column("_rowaddr")[-1].as_py()) + 1
+                return
+            except (ValueError, OSError, RuntimeError):
+                if not self._plan.inputs:  # it fails for all rows alike
+                    raise
+                self._calls_sql = True
+        yield from self._scan(self._columns(), first_address).to_batches()
 
     def _resolve(self, batch: pa.RecordBatch, resumed: _ResumedValues) -> _Batch:
         """Return the values of a batch of rows: those that are known, and the others from the function."""
@@ -582,7 +613,7 @@ class FragmentFiller:
 
     def _columns(self) -> list[str] | dict[str, str]:
         function = self._plan.function
-        if function.sql is not None:
+        if function.sql is not None and not self._calls_sql:
             return {"value": function.sql}
         fields = [self._dataset.schema.field(name) for name in self._plan.inputs]
         return [each.name for each in fields if function.blobs == "bytes" or not has_blobs(each)]
@@ -616,8 +647,8 @@ class FragmentFiller:
         row_ids, offsets = _row_ids_and_offsets(batch)
         begun = time.monotonic()
         failures: tuple[RowError, ...] = ()
-        if self._plan.function.sql is not None:
-            values = batch.column("value").cast(self._plan.dtype)
+        if self._plan.function.sql is not None and not self._calls_sql:
+            values = batch.column("value")
         else:
             computed = self._caller.compute(self._arguments(batch), lambda position: f"row id {row_ids[position]}")
             values, failures = computed.array, computed.errors

@@ -19,10 +19,12 @@ from queue import Empty, Queue
 from types import FunctionType
 from typing import Any, Self, TypeVar
 
+import lance
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.jobs.fingerprints import digest_code, json_digest
+from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import COMPANION
 from lancehouse.secrets import redact
 
@@ -273,6 +275,26 @@ class Values:
 
     array: pa.Array[Any]
     errors: tuple[RowError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFunction:
+    """SQL over the row, as a function of arrays."""
+
+    sql: str
+    schema: pa.Schema
+    """Names and types of the arrays."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the values of some rows.
+
+        Raises:
+            LanceNamespaceError: it fails for one of them.
+        """
+        with translate_errors("SQL"):
+            rows = lance.write_dataset(pa.table(list(inputs), schema=self.schema), "memory://")
+            scanner = rows.scanner(columns={"value": self.sql}, with_row_id=True, scan_in_order=True)
+            return scanner.to_table()["value"]
 
 
 class FunctionCaller:

@@ -203,8 +203,7 @@ def _stale_companions(dataset: lance.LanceDataset, names: Sequence[str]) -> tupl
     return tuple(
         each.companion
         for each in definitions(dataset.schema).values()
-        # SQL may read any column.
-        if not each.inputs or not changed.isdisjoint(number for number, _ in each.inputs)
+        if not changed.isdisjoint(number for number, _ in each.inputs)
         if each.companion in dataset.schema.names
     )
 

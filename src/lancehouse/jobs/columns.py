@@ -34,7 +34,7 @@ from lancehouse.jobs.index_building import optimize_stale_indices
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import COMPANION, VersionSelector
+from lancehouse.lake.scans import COMPANION, VersionSelector, empty_dataset
 from lancehouse.schema.walk import check_types, relax_nullability
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,10 @@ def define_columns(
         existing = definitions(dataset.schema)
         fields: list[pa.Field[Any]] = []
         changed: dict[str, dict[str, str]] = {}
-        for name, function in functions.items():
+        for name, given in functions.items():
+            function = (
+                given if given.sql is None else replace(given, inputs=_find_sql_inputs(table, dataset, given.sql))
+            )
             definition = _define(table, dataset, name, function, existing.get(name), allow_changed=allow_changed)
             if name not in dataset.schema.names:
                 dtype = _find_type(engine, pinned, function)
@@ -97,6 +100,8 @@ def _define(
         raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(names)}")
     if name in names and existing is None:
         raise InvalidInputError(f"{table} has a column {name} that is not computed; choose another name, or drop it")
+    if name in function.inputs:
+        raise InvalidInputError(f"column {name} cannot be computed from itself")
     if existing is not None:
         if existing.matches(function):
             return existing
@@ -119,6 +124,27 @@ def _define(
         companion += "_"
     made = (function.name, function.version, inputs, function.digest, int(dataset.version) + 1)
     return ColumnDefinition(*made, companion, function.sql)
+
+
+def _find_sql_inputs(table: TableRef, dataset: lance.LanceDataset, sql: str) -> tuple[str, ...]:
+    """Return the columns that an expression reads: those without which it is not valid.
+
+    Raises:
+        InvalidInputError: it is not valid, or names a column that does not exist.
+    """
+    with translate_errors(table, table.storage_options):
+        dataset.scanner(columns={"value": sql}, with_row_id=True).explain_plan()
+    named = [name for name in dataset.schema.names if name.lower() in sql.lower()]
+    fields = pa.schema([dataset.schema.field(name) for name in named]).remove_metadata()
+    return tuple(name for name in named if not _is_valid(sql, fields.remove(fields.get_field_index(name))))
+
+
+def _is_valid(sql: str, schema: pa.Schema) -> bool:
+    try:
+        empty_dataset(schema).scanner(columns={"value": sql}, with_row_id=True).explain_plan()
+    except ValueError:
+        return False
+    return True
 
 
 def _store(
@@ -176,13 +202,14 @@ def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFu
 
 
 def find_functions(
-    table: TableRef, schema: pa.Schema, columns: Sequence[str] | Mapping[str, ColumnFunction] | None
+    table: TableRef, dataset: lance.LanceDataset, columns: Sequence[str] | Mapping[str, ColumnFunction] | None
 ) -> dict[str, ColumnFunction]:
     """Return the functions of computed columns: those that are given, or that their definitions name.
 
     Raises:
         InvalidInputError: a column is not computed, or a function cannot be imported or is not the one that defines it.
     """
+    schema: pa.Schema = dataset.schema
     defined = definitions(schema)
     names = list(defined) if columns is None else list(columns)
     if missing := [name for name in names if name not in defined]:
@@ -190,7 +217,7 @@ def find_functions(
             f"{table}: {', '.join(missing)} is no computed column; there is {', '.join(defined) or 'none'}"
         )
     found = {}
-    for name in _in_order(schema, defined):
+    for name in _in_order(dataset, defined):
         if name not in names:
             continue
         definition = defined[name]
@@ -206,21 +233,27 @@ def find_functions(
     return found
 
 
-def _in_order(schema: pa.Schema, defined: Mapping[str, ColumnDefinition]) -> list[str]:
+def _in_order(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinition]) -> list[str]:
     """Return computed columns so that each comes after those that it is computed from."""
     order: list[str] = []
 
     def add(name: str, above: tuple[str, ...]) -> None:
         if name in order or name in above:
             return
-        for _, known in defined[name].inputs:
-            if known in defined:
-                add(known, (*above, name))
+        for each in name_inputs(dataset, defined[name]):
+            if each in defined:
+                add(each, (*above, name))
         order.append(name)
 
-    for name in sorted(defined, key=schema.names.index):
+    for name in sorted(defined, key=dataset.schema.names.index):
         add(name, ())
     return order
+
+
+def name_inputs(dataset: lance.LanceDataset, definition: ColumnDefinition) -> list[str]:
+    """Return the inputs of a computed column, as they are called now, or were when they were dropped."""
+    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
+    return [names.get(number, known) for number, known in definition.inputs]
 
 
 def _load(definition: ColumnDefinition) -> ColumnFunction:
@@ -242,7 +275,7 @@ def backfill(
     """
     table = address.to_ref()
     dataset = table.open()
-    functions = find_functions(table, dataset.schema, columns)
+    functions = find_functions(table, dataset, columns)
     for name, function in functions.items():
         if version is not None and function.version != version:
             raise InvalidInputError(f"column {name} is defined by version {function.version}, not {version}")
@@ -282,7 +315,6 @@ def list_columns(table: TableRef) -> pa.Table:
 def _describe_column(dataset: lance.LanceDataset, name: str, definition: ColumnDefinition) -> dict[str, Any]:
     has_companion = definition.companion in dataset.schema.names
     made = quote_name(definition.companion)
-    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
     version = definition.version.replace("'", "''")
     filled, failed = (
         dataset.count_rows(f"{made}.version = '{version}' AND {made}.state {how} 'filled'") if has_companion else 0
@@ -293,7 +325,7 @@ def _describe_column(dataset: lance.LanceDataset, name: str, definition: ColumnD
         "type": str(dataset.schema.field(name).type),
         "function": definition.label,
         "version": definition.version,
-        "inputs": [names.get(number, known) for number, known in definition.inputs],
+        "inputs": name_inputs(dataset, definition),
         "since": definition.since,
         "filled": filled,
         "missing": dataset.count_rows() - filled - failed,

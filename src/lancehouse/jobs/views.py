@@ -31,6 +31,7 @@ from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_filling import OFFSET_BITS, TASKS_EACH, UPDATED, FillOptions
 from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type, definitions
+from lancehouse.jobs.columns import name_inputs
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
@@ -672,15 +673,15 @@ def list_lineage(address: TableAddress) -> pa.Table:
             continue
         seen.add(current.id)
         try:
-            schema, name = current.to_ref().open().schema, format_levels(current.id)
+            dataset, name = current.to_ref().open(), format_levels(current.id)
         except TableNotFoundError:
             if current is address:
                 raise
             continue  # the source of a view was dropped
-        for column, known in definitions(schema).items():
-            inputs = [each for _, each in known.inputs]
+        for column, known in definitions(dataset.schema).items():
+            inputs = name_inputs(dataset, known)
             rows.append(_lineage_row(name, column, name, inputs, known.label, known.version))
-        if (view := ViewDefinition.from_schema(schema)) is not None:
+        if (view := ViewDefinition.from_schema(dataset.schema)) is not None:
             inputs = [*view.inputs, *view.columns]
             source = format_levels(view.source)
             rows.append(_lineage_row(name, None, source, inputs, view.function or "SQL", view.version))
