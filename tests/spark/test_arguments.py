@@ -84,6 +84,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "count": {"table": "t"},
     "aggregate": {"table": "t", "sum": "id"},
     "search": {"table": "t", "vector": [0.5, 0.5]},
+    "explain_search": {"table": "t", "vector": [0.5, 0.5]},
     "history": {"table": "t"},
     "register_views": {"namespace": ""},
     "create": {"df": FRAME, "table": "t"},

@@ -24,7 +24,8 @@ from lancehouse.jobs import (
     views,
 )
 from lancehouse.jobs import columns as columns_jobs
-from lancehouse.jobs.address import TableAddress, TableName, get_client, list_tables
+from lancehouse.jobs import search as search_jobs
+from lancehouse.jobs.address import PinnedVersion, TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
 from lancehouse.jobs.column_updates import ColumnUpdateResult
@@ -37,6 +38,9 @@ from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.jobs.sources.formats import ALL_OPTIONS
 from lancehouse.jobs.views import RefreshResult
 from lancehouse.lake.commits import FileLayout
+from lancehouse.lake.scans import VersionSelector
+from lancehouse.lake.search import Search, plan_search
+from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.suggestions import suggest
 
 Names = str | Sequence[str]
@@ -143,6 +147,101 @@ class TableJobs:
         source, keys = merge.ArrowRows(check_arrow(rows)), check_names("on", on)
         write_options = parse_write_options("update_columns", how)
         return column_updates.update_columns(self._engine, self._address(table), source, keys, write_options)
+
+    # Search
+
+    def search(
+        self,
+        table: TableName,
+        vector: Any = None,
+        k: int = 10,
+        column: str | None = None,
+        filter: str | None = None,
+        columns: Names | None = None,
+        metric: str | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: Any = None,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+        prefilter: bool = True,
+        *,
+        text: Any = None,
+        text_column: str | None = None,
+        hybrid: Any = None,
+    ) -> Any:
+        """Return the rows that are best for a vector, for words, or for both: a DataFrame with Spark, else Arrow.
+
+        One query gives its rows, the best first, with `_distance` and `_score`. Several give `query_id`, `rank` from 1,
+        `_distance`, `_score` and the columns.
+
+        Args:
+            table: id of the table.
+            vector: a vector; several, or a 2-D array of numpy; or a table of queries with the columns `query_id` and
+                `vector`, a DataFrame on Spark. A null vector in it finds nothing.
+            k: number of rows for each query.
+            column: the vector column; needed if the table has several.
+            filter: condition on the rows, in Lance's SQL.
+            columns: columns to return, all by default.
+            metric: l2, cosine or dot; by default that of the index, and l2 without one.
+            version: version to search, the latest by default.
+            tag: tag of the version to search.
+            as_of: search the version that was the latest at this time.
+            nprobes: number of partitions of the index that are searched, at least 20 by default.
+            refine_factor: `k` times this number of candidates are compared by their vectors, not by the codes of the
+                index; by default 10, and at least 200 candidates.
+            ef: number of candidates that an HNSW index keeps; at least `k` times `refine_factor`.
+            prefilter: whether the filter selects the rows that are searched; else those of the `k` that were found.
+            text: words to look for, scored by BM25; several texts; or a table of queries with the columns `query_id`
+                and `text`.
+            text_column: the column with the text; by default the only one with a full-text index.
+            hybrid: with a vector and a text, how their two rankings are fused: True or 'rrf' for reciprocal rank
+                fusion, or weights in it, such as `{"vector": 0.7, "text": 0.3}`. With a table of queries, says that
+                vectors and texts are meant.
+
+        For several queries the index is used if that is estimated to take less time than to compare all vectors, which
+        is exact, or if `nprobes`, `refine_factor` or `ef` is given; `explain_search` tells.
+
+        Raises:
+            InvalidInputError: a vector does not fit the column, or an argument is not what it has to be.
+        """
+        options = {
+            "column": column,
+            "filter": filter,
+            "columns": columns,
+            "metric": metric,
+            "nprobes": nprobes,
+            "refine_factor": refine_factor,
+            "ef": ef,
+            "prefilter": prefilter,
+            "text_column": text_column,
+            "hybrid": hybrid,
+        }
+        how = parse_search_options("search", k, options)
+        return self._search(self._address(table), vector, text, how, hybrid, VersionSelector(version, tag, as_of))
+
+    def _search(
+        self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
+    ) -> Any:
+        asked = search_jobs.parse_queries(vector, text, hybrid)
+        return search_jobs.search_locally(
+            PinnedVersion.resolve(address, selector), asked, how, self._engine.parallelism
+        )
+
+    def explain_search(self, table: TableName, vector: Any = None, k: int = 10, **how: Any) -> str:
+        """Return how `search` would find its rows, with the same arguments, and why: by index or by comparing all."""
+        selected = [how.pop(name, None) for name in ("version", "tag", "as_of")]
+        text, hybrid = how.pop("text", None), how.get("hybrid")
+        search, selector = parse_search_options("explain_search", k, how), VersionSelector(*selected)
+        return self._explain(self._address(table), vector, text, search, hybrid, selector)
+
+    def _explain(
+        self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
+    ) -> str:
+        asked = search_jobs.parse_queries(vector, text, hybrid)
+        ref, dataset = PinnedVersion.resolve(address, selector).open()
+        return plan_search(ref, dataset, how, asked.queries, self._engine.parallelism).explain()
 
     # Computed columns
 
@@ -615,6 +714,45 @@ def check_arrow(value: Any) -> pa.Table:
     if not isinstance(value, pa.Table):
         raise _wrong_type("rows", "an Arrow table", type(value))
     return value
+
+
+_SEARCHES = (
+    "column",
+    "filter",
+    "columns",
+    "metric",
+    "nprobes",
+    "refine_factor",
+    "ef",
+    "prefilter",
+    "text_column",
+    "hybrid",
+)
+
+
+def parse_search_options(call: str, k: Any, arguments: Mapping[str, Any]) -> Search:
+    """Return how to search, from the keyword arguments of `search`.
+
+    Args:
+        call: name of the method, for errors.
+        k: number of rows.
+        arguments: the keyword arguments.
+    """
+    for name in arguments:
+        if name not in _SEARCHES:
+            raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _SEARCHES)}")
+    given = {name: arguments.get(name) for name in _SEARCHES}
+    return search_jobs.parse_search(
+        k=k,
+        column=some_text("column", given["column"]),
+        text_column=some_text("text_column", given["text_column"]),
+        filter=check_condition("filter", given["filter"]),
+        columns=some_names("columns", given["columns"]),
+        metric=some_text("metric", given["metric"]),
+        effort=SearchEffort(given["nprobes"], given["refine_factor"], given["ef"]),
+        prefilter=check_flag("prefilter", arguments.get("prefilter", True)),
+        hybrid=given["hybrid"],
+    )
 
 
 def parse_merge_rules(when_matched: Any, when_not_matched: Any, delete_by_source: Any) -> MergeRules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import groupby
@@ -123,7 +123,7 @@ class Scan:
             with_row_id=self.with_row_id,
             with_row_address=self.with_row_address,
             fragments=[dataset.get_fragment(each) for each in fragments] or None,
-            batch_size=_batch_rows(fields),
+            batch_size=batch_rows(fields),
             blob_handling="all_binary",
             scan_in_order=True,
         )
@@ -134,7 +134,8 @@ def _shown_columns(schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if not name.startswith(COMPANION)]
 
 
-def _batch_rows(fields: Sequence[pa.Field[Any]]) -> int:
+def batch_rows(fields: Sequence[pa.Field[Any]]) -> int:
+    """Return how many rows of these columns a batch has, so that it is not too large."""
     if any(map(has_blobs, fields)):
         return BLOB_ROWS
     return max(BLOB_ROWS, min(BATCH_ROWS, BATCH_BYTES // max(sum(_value_bytes(field.type) for field in fields), 1)))
@@ -241,15 +242,19 @@ def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) ->
         return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
 
 
-def split_fragments(dataset: lance.LanceDataset, tasks: int, *, split: bool) -> list[list[FragmentRange]]:
+def split_fragments(
+    dataset: lance.LanceDataset, tasks: int, *, split: bool, only: Container[int] | None = None
+) -> list[list[FragmentRange]]:
     """Split the fragments of a version into groups with about the same number of rows, in order.
 
     Args:
         dataset: the version.
         tasks: number of groups wanted; small tables get fewer.
         split: whether the rows of one fragment may go to several groups. A scan with a filter needs whole fragments.
+        only: ids of the fragments that are wanted, all by default.
     """
-    rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
+    fragments = [each for each in dataset.get_fragments() if only is None or each.fragment_id in only]
+    rows = {fragment.fragment_id: fragment.count_rows() for fragment in fragments}
     total = sum(rows.values())
     share = max(-(-total // max(tasks, 1)), MIN_TASK_ROWS)
     ranges: list[list[FragmentRange]] = []

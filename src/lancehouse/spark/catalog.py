@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
-from lancehouse.jobs.address import TableName
+from lancehouse.jobs.address import TableAddress, TableName
 from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.job import ChangeResult
 from lancehouse.jobs.table_jobs import (
@@ -26,11 +26,10 @@ from lancehouse.jobs.table_jobs import (
     parse_merge_rules,
     parse_write_options,
     some_names,
-    some_text,
 )
 from lancehouse.lake.scans import Scan, VersionSelector
-from lancehouse.lake.vector_search import SearchEffort
-from lancehouse.spark import aggregates, listing, merge, session, table_reader, table_writer, vector_search
+from lancehouse.lake.search import Search
+from lancehouse.spark import aggregates, listing, merge, search, session, table_reader, table_writer
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.engine import SparkEngine
 
@@ -156,57 +155,15 @@ class LanceCatalog(TableJobs):
         aggregation = parse_aggregation(groups, measures, check_condition("filter", filter))
         return aggregates.aggregate(self.spark, self._address(table), aggregation, VersionSelector(version, tag, as_of))
 
-    def search(
-        self,
-        table: TableName,
-        vector: Iterable[float],
-        k: int = 10,
-        column: str | None = None,
-        filter: str | None = None,
-        columns: Sequence[str] | None = None,
-        metric: str | None = None,
-        version: int | None = None,
-        tag: str | None = None,
-        as_of: Time | None = None,
-        nprobes: int | None = None,
-        refine_factor: int | None = None,
-        ef: int | None = None,
+    def _search(
+        self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
     ) -> DataFrame:
-        """Return the `k` rows nearest to a vector, the nearest first, with their `_distance`.
+        return search.search(self.spark, address, vector, text, how, hybrid, selector)
 
-        Args:
-            table: id of the table.
-            vector: the query vector.
-            k: number of rows to return.
-            column: the vector column; needed if the table has several.
-            filter: condition on the rows that are searched, in Lance's SQL.
-            columns: columns to return, all by default.
-            metric: l2, cosine or dot; by default that of the index, and l2 without one.
-            version: see `read`.
-            tag: see `read`.
-            as_of: see `read`.
-            nprobes: number of partitions of the index that are searched, at least 20 by default.
-            refine_factor: `k` times this number of candidates are compared by their vectors, not by the codes of the
-                index; by default 10, and at least 200 candidates.
-            ef: number of candidates that an HNSW index keeps; at least `k` times `refine_factor`.
-
-        Without an index all vectors are compared, and the last three arguments have no effect.
-
-        Raises:
-            InvalidInputError: the vector does not fit the column, or a number is not positive.
-        """
-        return vector_search.search(
-            self.spark,
-            self._address(table),
-            vector,
-            k,
-            column=some_text("column", column),
-            filter=check_condition("filter", filter),
-            columns=some_names("columns", columns),
-            metric=some_text("metric", metric),
-            effort=SearchEffort(nprobes, refine_factor, ef),
-            selector=VersionSelector(version, tag, as_of),
-        )
+    def _explain(
+        self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
+    ) -> str:
+        return search.explain(self.spark, address, vector, text, how, hybrid, selector)
 
     def computed_columns(self, table: TableName) -> DataFrame:
         """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
