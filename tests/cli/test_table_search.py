@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -91,3 +92,20 @@ def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
 def test_wrong_words(words: list[str], status: int, said: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place = open_configured("dir", request, tmp_path)
     assert said in " ".join(error_text(place.run("table", "search", place.write(), *words), status).split())
+
+
+def test_recall(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = open_configured("dir", request, tmp_path)
+    numbers = np.random.default_rng(1).normal(size=1024).astype("f4")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(numbers), 2)
+    table = place.write(rows=pa.table({"id": range(512), "vector": vectors}))
+    dataset = lance.dataset(namespace_client=place.connect(), table_id=[*place.levels, "docs"])
+    dataset.create_index("vector", "IVF_FLAT", num_partitions=4)
+    words = ["table", "recall", table, "--queries", "5", "-k", "3", "--nprobes", "4", "--refine-factor", "1"]
+    drawn = tmp_path / "recall.svg"
+    found = place.run_json(*words, "--plot", str(drawn), "--engine", "local")
+    assert [(row["nprobes"], row["recall"]) for row in found["rows"]] == [(None, 1.0), (4, 1.0)]
+    assert drawn.read_text().startswith("<svg")
+    shown = lines(place.run(*words, "--engine", "local"))
+    assert "recall@3 of 5 searches" in " ".join(shown)
+    assert any(line.split()[:3] == ["4", "1", "1.000"] for line in shown), shown

@@ -85,6 +85,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "aggregate": {"table": "t", "sum": "id"},
     "search": {"table": "t", "vector": [0.5, 0.5]},
     "explain_search": {"table": "t", "vector": [0.5, 0.5]},
+    "recall": {"table": "t"},
     "history": {"table": "t"},
     "register_views": {"namespace": ""},
     "create": {"df": FRAME, "table": "t"},

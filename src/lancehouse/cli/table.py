@@ -51,6 +51,7 @@ COMMANDS = (
     LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
     LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),
+    LazyCommand("recall", MAINTENANCE, "Measure how well and how fast a vector index finds rows."),
     LazyCommand("refresh", COMPUTED, "Bring the materialized view ID up to date."),
     LazyCommand("remove-orphans", MAINTENANCE, "Remove files of failed jobs that no version refers to."),
     LazyCommand(

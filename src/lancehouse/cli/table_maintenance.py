@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.local_spark import JobWork, parse_age, with_values, with_work
-from lancehouse.cli.options import Command, get_catalog, parse_id_with_parent, with_table
+from lancehouse.cli.options import COUNT, Command, get_catalog, parse_id_with_parent, with_table
 from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
 
 if TYPE_CHECKING:
@@ -126,6 +126,59 @@ def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
 
 
 with_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+
+
+RECALL = (
+    OutputColumn("nprobes", "nprobes", is_number=True),
+    OutputColumn("refine_factor", "refine_factor", is_number=True),
+    OutputColumn("recall", "Recall", is_number=True),
+    OutputColumn("median_ms", "Median ms", is_number=True),
+    OutputColumn("p95_ms", "95 % ms", is_number=True),
+)
+
+
+@click.command()
+@with_table
+@click.option("--column", metavar="NAME", help="The vector column; default: the only one.")
+@click.option("--queries", type=COUNT, default=100, show_default=True, metavar="N", help="How many rows to look for.")
+@click.option("-k", type=COUNT, default=10, show_default=True, metavar="N", help="How many rows a search returns.")
+@click.option("--nprobes", type=COUNT, multiple=True, metavar="N", help="Partitions to search. Repeatable.")
+@click.option("--refine-factor", type=COUNT, multiple=True, metavar="N", help="Compare N times k rows. Repeatable.")
+@click.option("--plot", type=click.Path(dir_okay=False, writable=True), metavar="FILE.svg", help="Draw it, too.")
+@with_work
+def recall(
+    table: tuple[str, ...],
+    column: str | None,
+    queries: int,
+    k: int,
+    nprobes: tuple[int, ...],
+    refine_factor: tuple[int, ...],
+    plot: str | None,
+    work: JobWork,
+) -> None:
+    """Measure how well and how fast a vector index finds rows.
+
+    Rows that are chosen at random are looked for by their vectors, in this process; the row itself does not count. What
+    is truly nearest is found by comparing all rows.
+    """
+    from lancehouse.jobs.recall import to_rows
+
+    scope = MaintenanceScope(table, ())
+    scope.check_exists(work)
+    name = work.format_id(table)
+    with work.start_jobs(f"measuring {name}", lambda: scope.measure(work)) as catalog:
+        measured = to_rows(catalog.recall(table, column, queries, k, nprobes or None, refine_factor or None, plot))
+    shown = [
+        {
+            "nprobes": row["nprobes"] or "default",
+            "refine_factor": row["refine_factor"] or "default",
+            **{key: f"{row[key]:.3f}" for key in ("recall", "median_ms", "p95_ms")},
+        }
+        for row in measured
+    ]
+    summary = {"table": name, "queries": queries, "k": k}
+    words = f"{name}: recall@{k} of {queries:,} searches"
+    work.app.output.rows(RECALL, lambda: shown, lambda: measured, summary, words)
 
 
 @click.command()

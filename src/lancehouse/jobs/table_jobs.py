@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from lancehouse.jobs import (
     views,
 )
 from lancehouse.jobs import columns as columns_jobs
+from lancehouse.jobs import recall as recall_jobs
 from lancehouse.jobs import search as search_jobs
 from lancehouse.jobs.address import PinnedVersion, TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
@@ -242,6 +244,47 @@ class TableJobs:
         asked = search_jobs.parse_queries(vector, text, hybrid)
         ref, dataset = PinnedVersion.resolve(address, selector).open()
         return plan_search(ref, dataset, how, asked.queries, self._engine.parallelism).explain()
+
+    def recall(
+        self,
+        table: TableName,
+        column: str | None = None,
+        queries: int = 100,
+        k: int = 10,
+        nprobes: Sequence[int] | None = None,
+        refine_factor: Sequence[int] | None = None,
+        plot: str | None = None,
+    ) -> Any:
+        """Measure how many of the `k` nearest rows a search by index finds, and how long it takes, by its effort.
+
+        Queries are vectors of rows that are chosen at random; the row itself, which any search finds, does not count.
+        What is nearest is found by comparing all rows. Searches are timed one at a time in this process. The result
+        has a row for the default effort, in which both are null, and for each pair of `nprobes` and `refine_factor`:
+        `recall`, `median_ms` and `p95_ms`.
+
+        Args:
+            table: id of the table.
+            column: the vector column; needed if the table has several.
+            queries: number of queries.
+            k: number of rows that a search returns.
+            nprobes: numbers of partitions to search; by default 1, 5, 20, 50, and all if they are 200 at most.
+            refine_factor: multiples of `k` that are compared exactly; by default 1, 5 and 20.
+            plot: path of an SVG file to write.
+
+        Raises:
+            InvalidInputError: the column has no index.
+        """
+        named, file = some_text("column", column), some_text("plot", plot)
+        probes, factors = check_numbers("nprobes", nprobes), check_numbers("refine_factor", refine_factor)
+        pinned = PinnedVersion.resolve(self._address(table), VersionSelector())
+        measured = recall_jobs.measure_recall(self._engine, pinned, named, queries, k, probes, factors)
+        if file is not None:
+            title = f"{pinned.address}: recall@{k} of {queries} queries"
+            Path(file).write_text(recall_jobs.plot_recall(title, measured), "utf-8")
+        return self._to_frame(measured)
+
+    def _to_frame(self, rows: pa.Table) -> Any:
+        return rows
 
     # Computed columns
 
@@ -677,6 +720,16 @@ def check_number(name: str, value: Any) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
         raise _wrong_type(name, "a whole number", value)
     return value
+
+
+def check_numbers(name: str, value: Any) -> list[int] | None:
+    """Return one number or several as a list, or None."""
+    if value is None:
+        return None
+    numbers: list[Any] = [value] if isinstance(value, int) else list(value) if isinstance(value, Iterable) else []
+    if not numbers or not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
+        raise _wrong_type(name, "a whole number, or a list of such", value)
+    return numbers
 
 
 def check_mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:

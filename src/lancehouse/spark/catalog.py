@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
+import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -164,6 +165,9 @@ class LanceCatalog(TableJobs):
         self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
     ) -> str:
         return search.explain(self.spark, address, vector, text, how, hybrid, selector)
+
+    def _to_frame(self, rows: pa.Table) -> DataFrame:
+        return self.spark.createDataFrame(rows)
 
     def computed_columns(self, table: TableName) -> DataFrame:
         """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
