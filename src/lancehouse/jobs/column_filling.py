@@ -483,6 +483,7 @@ class _Batch:
     columns: pa.RecordBatch
     """The column and its companion."""
     errors: tuple[tuple[int, str], ...] = ()
+    """Of rows that failed or were skipped; without any, all are filled."""
     seconds: float = 0.0
 
     def split(self, rows: int) -> Iterator[_Batch]:
@@ -490,7 +491,7 @@ class _Batch:
         breaks = np.flatnonzero(np.diff(self.offsets // rows)) + 1
         for first, last in pairwise([0, *breaks.tolist(), len(self.offsets)]):
             columns = self.columns.slice(first, last - first)
-            yield _Batch(self.row_ids[first:last], self.offsets[first:last], columns)
+            yield _Batch(self.row_ids[first:last], self.offsets[first:last], columns, self.errors)
 
     @property
     def states(self) -> pa.Array[Any]:
@@ -502,6 +503,8 @@ class _Batch:
     @property
     def is_skipped(self) -> Any:
         """For each row whether it keeps the value that it has."""
+        if not self.errors:
+            return np.zeros(len(self.row_ids), bool)
         return pc.equal(self.states, pa.scalar(SKIPPED)).to_numpy(zero_copy_only=False)
 
 
@@ -528,8 +531,11 @@ class FragmentFiller:
         self._caller = self._make_caller()
         self._calls_sql = False
         """Whether SQL has failed for a row, and is called as a function is, to find it."""
+        made = {"version": plan.function.version, "state": FILLED, "at": self._at}
+        rows = min(plan.options.batch_rows, self._metadata.physical_rows)
+        self._all_filled: Any = pa.repeat(pa.scalar(made, COMPANION_TYPE), rows)
         self._pending: list[_Batch] = []
-        self._saved_s = time.monotonic()
+        self._begun_s = self._saved_s = time.monotonic()
 
     def _make_caller(self) -> FunctionCaller:
         function, rules = self._plan.function, self._plan.options.rules
@@ -599,6 +605,8 @@ class FragmentFiller:
 
     def _resolve(self, batch: pa.RecordBatch, resumed: _ResumedValues) -> _Batch:
         """Return the values of a batch of rows: those that are known, and the others from the function."""
+        if not resumed:
+            return self._call(batch)
         rows = pa.Table.from_batches([batch])
         is_known = resumed.contains(rows)
         if not is_known.any():
@@ -609,7 +617,7 @@ class FragmentFiller:
         found, made = resumed.read(rows.take(known)), self._call(batch.take(wanted))
         order = np.argsort(np.concatenate([known, wanted]))
         columns = pa.Table.from_batches([found.columns, made.columns]).take(order).combine_chunks().to_batches()[0]
-        return _Batch(*_row_ids_and_offsets(batch), columns, made.errors, made.seconds)
+        return _Batch(*_row_ids_and_offsets(batch), columns, (*found.errors, *made.errors), made.seconds)
 
     def _columns(self) -> list[str] | dict[str, str]:
         function = self._plan.function
@@ -653,21 +661,29 @@ class FragmentFiller:
             computed = self._caller.compute(self._arguments(batch), lambda position: f"row id {row_ids[position]}")
             values, failures = computed.array, computed.errors
         state = SKIPPED if self._plan.options.rules.on_error == "skip" else FAILED
-        states = np.full(len(row_ids), FILLED, object)
-        states[[each.position for each in failures]] = state
-        companion = pa.StructArray.from_arrays(
-            [
-                pa.repeat(pa.scalar(self._plan.function.version), len(row_ids)),
-                pa.array(states, pa.string()),
-                pa.repeat(pa.scalar(self._at, pa.int64()), len(row_ids)),
-            ],
-            fields=list(COMPANION_TYPE),
-        )
+        companion = self._all_filled.slice(0, len(row_ids))
+        if failures:
+            states = np.full(len(row_ids), FILLED, object)
+            states[[each.position for each in failures]] = state
+            parts = [companion.field("version"), pa.array(states, pa.string()), companion.field("at")]
+            companion = pa.StructArray.from_arrays(parts, fields=list(COMPANION_TYPE))
         columns = pa.RecordBatch.from_arrays([values, companion], schema=self._plan.schema)
         errors = tuple((int(row_ids[each.position]), each.exception) for each in failures)
         made = _Batch(row_ids, offsets, columns, errors, time.monotonic() - begun)
-        self._pending.append(made)
+        if self._is_worth_holding(offsets):
+            self._pending.append(made)
         return made
+
+    def _is_worth_holding(self, offsets: Any) -> bool:
+        """Return whether a checkpoint may come before the file of the fragment, as far as its pace tells.
+
+        Memory that is not held is used again for the next batch, which costs less than new memory.
+        """
+        if self._offsets is not None:  # of a range of rows, checkpoints are all that is written
+            return True
+        least_s = min(LEAST_BETWEEN_S, self._plan.options.checkpoint_s)
+        share = (int(offsets[-1]) + 1) / self._metadata.physical_rows
+        return bool(self._pending) or time.monotonic() - self._begun_s >= least_s * share
 
     def _arguments(self, batch: pa.RecordBatch) -> list[Any]:
         function = self._plan.function
@@ -755,7 +771,7 @@ class _Summary:
             position += len(batch.row_ids)
             self.ranges += _find_runs(batch.row_ids, places)
             self.errors += batch.errors
-            counts = Counter(batch.states.to_pylist())
+            counts = Counter(batch.states.to_pylist() if batch.errors else {FILLED: len(batch.row_ids)})
             self.result += FillResult(0, counts[FILLED], counts[FAILED], counts[SKIPPED], batch.seconds)
             yield batch
 

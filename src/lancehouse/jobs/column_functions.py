@@ -136,6 +136,8 @@ class ColumnFunction:
         Raises:
             InvalidInputError: it is neither.
         """
+        if isinstance(value, cls):
+            return value
         if isinstance(value, str):
             digest = json_digest(value)
             return cls("", digest[:8], sql=value, digest=digest)

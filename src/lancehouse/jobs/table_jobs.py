@@ -321,8 +321,9 @@ class TableJobs:
             return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
         if reads is not None:
             raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
-        self.define_columns(table, columns, allow_changed=changed)
-        return self.backfill(table, columns, **how).version
+        functions = parse_functions(columns)
+        self.define_columns(table, functions, allow_changed=changed)
+        return self.backfill(table, functions, **how).version
 
     def define_columns(self, table: TableName, columns: Mapping[str, Any], *, allow_changed: bool = False) -> int:
         """Define computed columns without filling them, or define them anew; return the version of the table.
