@@ -15,7 +15,7 @@ from lance_namespace import (
 )
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, LanceNamespaceError
 
-from lancehouse.gateway.foreign_tables import ForeignTables
+from lancehouse.lake.foreign_tables import ForeignTables
 from lancehouse.lake.row_streams import RowStream, raise_stream_error, read_stream
 
 FIELDS: dict[str, pa.DataType] = {"id": pa.int64(), "text": pa.string()}

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import lance_namespace
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import (
-    InternalError,
     LanceNamespaceError,
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
@@ -22,10 +20,10 @@ from lance_namespace.errors import (
     TableTagNotFoundError,
     TableVersionNotFoundError,
     UnauthenticatedError,
-    UnsupportedOperationError,
 )
 
 from lancehouse.admin.checked_catalog import Shell
+from lancehouse.catalog_walk import CatalogCalls
 from lancehouse.cli.options import format_id
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels
@@ -50,7 +48,7 @@ SHOWN_BY: Mapping[type[LanceNamespaceError], str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Client:
+class Client(CatalogCalls):
     """A namespace client, and how it was created."""
 
     namespace: LanceNamespace
@@ -68,26 +66,17 @@ class Client:
         Raises:
             LanceNamespaceError: as the implementation raises it; other exceptions are translated to one.
         """
-        from lancehouse.gateway.foreign_tables import TABLE_OPERATIONS
+        from lancehouse.lake.foreign_tables import find_implementation
 
-        implementation = self.table_operations if operation in TABLE_OPERATIONS else self.namespace
         with self.translate_errors(request.id or (), operation):
-            return getattr(implementation, operation)(request)
-
-    def call(self, operation: str, id: Id, **fields: Any) -> Any:
-        """Call an operation on a table or namespace; `fields` are those of its request.
-
-        Commands thus need not import the request models, which takes longer than printing their help should.
-        """
-        return self.ask(operation, _request_model(operation)(id=list(id), **fields))
+            return getattr(find_implementation(self.namespace, operation), operation)(request)
 
     @property
     def table_operations(self) -> TableOperations:
         """The object that reads and writes tables: the client itself, or our own code on tables that it describes."""
-        from lancehouse.gateway.foreign_tables import ForeignTables
-        from lancehouse.lake.operations import TableOperations
+        from lancehouse.lake.foreign_tables import table_operations
 
-        return self.namespace if isinstance(self.namespace, TableOperations) else ForeignTables(self.namespace)
+        return table_operations(self.namespace)
 
     @contextmanager
     def open_table(self, id: Id, **at: Any) -> Iterator[tuple[TableRef, LanceDataset]]:
@@ -133,7 +122,9 @@ class Client:
         try:
             yield
         except NotImplementedError:
-            raise UnsupportedOperationError(f"{self.format_id(id)}: this catalog has no {operation}") from None
+            from lancehouse.lake.foreign_tables import no_operation_error
+
+            raise no_operation_error(self.format_id(id), operation) from None
 
     def _hint(self, id: Id, error: LanceNamespaceError) -> str | None:
         if command := next((command for kind, command in SHOWN_BY.items() if isinstance(error, kind)), None):
@@ -155,42 +146,10 @@ class Client:
         typed_id = self.format_id(id)
         return f"`{self.shell.command(*command.split(), *([typed_id] if typed_id else []))}`"
 
-    def namespaces(self, id: Id) -> list[tuple[str, ...]]:
-        """List the namespaces directly below one, following all pages.
-
-        Some catalogs return whole ids joined by dots, others only the last levels.
-        """
-        above = ".".join([*id, ""])
-        pages = self.pages("list_namespaces", id)
-        return [(*id, name.removeprefix(above)) for name in sorted(name for page in pages for name in page.namespaces)]
-
-    def tables(self, id: Id) -> list[tuple[str, ...]]:
-        """List the tables of a namespace, following all pages."""
-        pages = self.pages("list_tables", id)
-        return [(*id, name) for name in sorted(name for page in pages for name in page.tables)]
-
     def versions(self, id: Id, limit: int | None = None) -> Iterator[list[int]]:
         """Yield pages of a table's version numbers, the latest first; `limit` is the size of a page."""
         for page in self.pages("list_table_versions", id, descending=True, limit=limit):
             yield [version.version for version in page.versions]
-
-    def pages(self, operation: str, id: Id, **more: Any) -> Iterator[Any]:
-        """Yield all pages of a list."""
-        token, seen_tokens = None, set()
-        while True:
-            page = self.call(operation, id, page_token=token, **more)
-            yield page
-            token = page.page_token
-            if not token:
-                return
-            if token in seen_tokens:
-                raise InternalError(f"{operation} gives the same page again and again: the list would never end")
-            seen_tokens.add(token)
-
-
-def _request_model(operation: str) -> Any:
-    """Return the request model of an operation, by the naming scheme of the interface."""
-    return getattr(lance_namespace, "".join(word.capitalize() for word in operation.split("_")) + "Request")
 
 
 BY_KIND: Mapping[type[LanceNamespaceError], str] = MappingProxyType(

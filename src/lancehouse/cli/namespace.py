@@ -71,9 +71,7 @@ def list_namespaces(app: CliContext, namespace: tuple[str, ...], recursive: bool
 @click.pass_obj
 def create(app: CliContext, namespace: tuple[str, ...], stored: dict[str, str], exist_ok: bool, client: Client) -> None:
     """Create the namespace ID."""
-    mode = "ExistOk" if exist_ok else "Create"
-    response = client.call("create_namespace", namespace, mode=mode, properties=stored or None)
-    _show(app, client, namespace, response.properties)
+    _show(app, client, namespace, client.create_namespace(namespace, stored, exist_ok=exist_ok))
 
 
 @namespace.command()
@@ -102,6 +100,5 @@ def drop(app: CliContext, namespace: tuple[str, ...], cascade: bool, yes: bool, 
     """Drop the namespace ID, which must be empty."""
     namespace_text = client.format_id(namespace)
     confirm(app, f"Drop the namespace {namespace_text}{' and all that is in it' if cascade else ''}?", yes=yes)
-    behavior = "Cascade" if cascade else "Restrict"
-    client.call("drop_namespace", namespace, mode="Fail", behavior=behavior)
+    client.drop_namespace(namespace, cascade=cascade)
     app.output.record("", {"dropped": namespace_text})

@@ -47,12 +47,13 @@ from lance_namespace.errors import (
 from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 
 from lancehouse.credentials import TUNING, harmless_options
-from lancehouse.gateway.foreign_tables import TABLE_OPERATIONS, BackendConfinement
-from lancehouse.gateway.foreign_tables import ForeignTables as ForeignTables
+from lancehouse.gateway.backend_confinement import BackendConfinement
 from lancehouse.gateway.operations import Operation, RequestEncoding, ResponseEncoding
 from lancehouse.gateway.request_sql import rewrite_sql
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import find_error_class, translate_errors
+from lancehouse.lake.foreign_tables import TABLE_OPERATIONS
+from lancehouse.lake.foreign_tables import ForeignTables as ForeignTables
 from lancehouse.lake.object_stores import with_storage_options
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.row_operations import explain_existing

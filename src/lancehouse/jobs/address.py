@@ -8,18 +8,19 @@ from functools import lru_cache
 from typing import Any, Self
 from uuid import uuid4
 
-from lance_namespace import LanceNamespace, ListNamespacesRequest, ListTablesRequest, connect
+from lance_namespace import LanceNamespace, connect
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 import lancehouse  # noqa: F401 - registers our aliases with `connect`, in executors too
 from lancehouse.caches import BoundedCache
-from lancehouse.catalog_walk import Id, walk_tables
+from lancehouse.catalog_walk import walk_tables
 from lancehouse.connection import Connection
 from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import format_levels, parse_levels
 from lancehouse.jobs.executor_cache import share_descriptions
 from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.object_stores import with_storage_options
 from lancehouse.lake.scans import VersionSelector
@@ -171,30 +172,5 @@ _opened: BoundedCache[PinnedVersion, tuple[TableRef, Any]] = BoundedCache(MAX_OP
 
 def list_tables(connection: Connection | LanceNamespace, namespace: Sequence[str]) -> Iterator[TableAddress]:
     """Yield the tables in a namespace and below it."""
-    for table in walk_tables(PagedLister(get_client(connection)), tuple(namespace)):
+    for table in walk_tables(ClientCalls(get_client(connection)), tuple(namespace)):
         yield TableAddress.parse(connection, table)
-
-
-class PagedLister:
-    """Lists all pages of what a client lists."""
-
-    def __init__(self, client: LanceNamespace) -> None:
-        self._client = client
-
-    def tables(self, id: Sequence[str]) -> list[Id]:
-        """Return the ids of the tables directly in a namespace."""
-        names, token = list[str](), None
-        while True:
-            page = self._client.list_tables(ListTablesRequest(id=list(id), page_token=token))
-            names += page.tables
-            if not (token := page.page_token):
-                return [(*id, name) for name in sorted(names)]
-
-    def namespaces(self, id: Sequence[str]) -> list[Id]:
-        """Return the ids of the namespaces directly below one; some catalogs list names, others whole ids."""
-        above, names, token = ".".join([*id, ""]), list[str](), None
-        while True:
-            page = self._client.list_namespaces(ListNamespacesRequest(id=list(id), page_token=token))
-            names += page.namespaces
-            if not (token := page.page_token):
-                return [(*id, name.removeprefix(above)) for name in sorted(names)]

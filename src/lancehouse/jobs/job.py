@@ -366,15 +366,17 @@ def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
     return None if how.run is None or how.is_new else find_version_of_run(table, how.run)
 
 
-def declare_table(table: TableRef) -> bool:
-    """Declare a table in the catalog if it is missing; return whether this call declared it."""
+def declare_table(table: TableRef, properties: Mapping[str, str] | None = None) -> bool:
+    """Declare a table in the catalog if it is missing, with some properties; return whether this call declared it."""
     if table.namespace is None:
         return False
     try:
         table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
     except TableNotFoundError:
         with suppress(TableAlreadyExistsError):  # another writer was faster
-            table.namespace.declare_table(DeclareTableRequest(id=list(table.id)))
+            table.namespace.declare_table(
+                DeclareTableRequest(id=list(table.id), properties=dict(properties or {}) or None)
+            )
             return True
     return False
 

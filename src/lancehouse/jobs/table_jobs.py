@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
+from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs import (
@@ -22,6 +24,7 @@ from lancehouse.jobs import (
     merge,
     orphans,
     row_changes,
+    table_changes,
     views,
 )
 from lancehouse.jobs import columns as columns_jobs
@@ -40,9 +43,11 @@ from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.jobs.sources.formats import ALL_OPTIONS
 from lancehouse.jobs.views import RefreshResult
 from lancehouse.lake.commits import FileLayout
+from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import VersionSelector
 from lancehouse.lake.search import Search, plan_search
 from lancehouse.lake.vector_search import SearchEffort
+from lancehouse.schema.spark import parse_field, parse_schema
 from lancehouse.suggestions import suggest
 
 Names = str | Sequence[str]
@@ -75,8 +80,265 @@ class TableJobs:
         self._connection = connection
         get_client(connection)
 
+    @classmethod
+    def named(cls, name: str, engine: Engine | None = None) -> Self:
+        """Return the jobs of a catalog that `~/.lancehouse.yaml` or the environment names.
+
+        If the catalog has a `parent` there, its levels stand before every id, and are not written.
+
+        Args:
+            name: of the catalog.
+            engine: see the constructor.
+
+        Raises:
+            InvalidInputError: there is no such catalog, or its configuration is invalid.
+        """
+        connection = named_catalogs.load().catalog(check_text("name", name))
+        jobs = cls(connection, engine)
+        jobs._parent = connection.parent
+        return jobs
+
+    _parent: tuple[str, ...] = ()
+    """Levels before every id, which a named catalog may have."""
+
     def _address(self, table: TableName) -> TableAddress:
-        return TableAddress.parse(self._connection, table)
+        address = TableAddress.parse(self._connection, table)
+        return replace(address, id=(*self._parent, *address.id)) if self._parent else address
+
+    def _namespace_id(self, name: str, namespace: Any) -> tuple[str, ...]:
+        return (*self._parent, *check_levels(name, namespace))
+
+    def _format_id(self, id: Sequence[str]) -> str:
+        return format_levels(id[len(self._parent) :])
+
+    @property
+    def _calls(self) -> ClientCalls:
+        return ClientCalls(get_client(self._connection))
+
+    # Namespaces and tables
+
+    def namespaces(self, parent: TableName | None = None) -> list[str]:
+        """Return the namespaces directly below one, or the first level of the catalog, as whole ids in order.
+
+        Raises:
+            InvalidInputError: the catalog does not list its first level, as Iceberg REST with its warehouses.
+        """
+        levels = self._namespace_id("parent", "" if parent is None else parent)
+        return list(map(self._format_id, self._calls.namespaces(levels)))
+
+    def create_namespace(
+        self, namespace: TableName, properties: Mapping[str, str] | None = None, *, exist_ok: bool = False
+    ) -> None:
+        """Create a namespace, with properties where the catalog keeps them.
+
+        Raises:
+            NamespaceAlreadyExistsError: it exists, and `exist_ok` is False.
+        """
+        levels, stored = self._some_namespace(namespace), check_properties("properties", properties or {})
+        self._calls.create_namespace(levels, stored, exist_ok=check_flag("exist_ok", exist_ok))
+
+    def drop_namespace(self, namespace: TableName, *, cascade: bool = False) -> None:
+        """Drop a namespace that is empty; with `cascade` also one that is not, where the catalog can.
+
+        Raises:
+            NamespaceNotFoundError: there is none.
+            NamespaceNotEmptyError: it is not empty.
+            UnsupportedOperationError: the catalog drops empty namespaces only.
+        """
+        levels = self._some_namespace(namespace)
+        self._calls.drop_namespace(levels, cascade=check_flag("cascade", cascade))
+
+    def _some_namespace(self, namespace: Any) -> tuple[str, ...]:
+        if not (levels := check_levels("namespace", namespace)):
+            raise InvalidInputError("namespace: name at least one level")
+        return (*self._parent, *levels)
+
+    def tables(self, namespace: TableName = "") -> list[str]:
+        """Return the tables directly in a namespace, as whole ids in order; also those that are only declared."""
+        return list(map(self._format_id, self._calls.tables(self._namespace_id("namespace", namespace))))
+
+    def exists(self, table: TableName) -> bool:
+        """Return whether a table exists and has a version; one that is only declared has none."""
+        return table_changes.table_exists(self._address(table))
+
+    def create_table(
+        self,
+        table: TableName,
+        schema: Any,
+        *,
+        properties: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        exist_ok: bool = False,
+    ) -> int:
+        """Create a table without rows; return its version.
+
+        Args:
+            table: id of the table.
+            schema: the columns: an Arrow schema, DDL text such as `id bigint NOT NULL, name string`, or a StructType.
+            properties: of the table, see `set_properties`; `managed_by` and `storage.*` go to the catalog's entry.
+            comment: the property `comment`.
+            exist_ok: leave a table that exists as it is.
+
+        Raises:
+            TableAlreadyExistsError: it exists, and `exist_ok` is False.
+            TableSchemaValidationError: Lance does not store such columns.
+        """
+        columns, stored = check_schema("schema", schema), check_properties("properties", properties or {})
+        if some_text("comment", comment) is not None:
+            stored = {**stored, table_changes.COMMENT: str(comment)}
+        ok = check_flag("exist_ok", exist_ok)
+        return table_changes.create_table(self._address(table), columns, stored, exist_ok=ok)
+
+    def drop(self, table: TableName, *, missing_ok: bool = False) -> None:
+        """Drop a table with its data, which cannot be undone.
+
+        Raises:
+            TableNotFoundError: there is none, and `missing_ok` is False.
+        """
+        table_changes.drop_table(self._calls, self._address(table).id, missing_ok=check_flag("missing_ok", missing_ok))
+
+    def rename(self, table: TableName, new_name: TableName) -> None:
+        """Rename a table, or move it to another namespace; its data stays where it is.
+
+        Args:
+            table: id of the table.
+            new_name: a name in the same namespace, or a whole id.
+
+        Raises:
+            UnsupportedOperationError: the catalog cannot rename tables, as Lance's `dir`.
+            TableAlreadyExistsError: there is a table of the new name.
+        """
+        old_id, levels = self._address(table).id, check_levels("new_name", new_name)
+        if not levels:
+            raise InvalidInputError("new_name: name at least one level")
+        new_id = (*old_id[:-1], *levels) if len(levels) == 1 else (*self._parent, *levels)
+        table_changes.rename_table(self._calls, old_id, new_id)
+
+    def schema(self, table: TableName, version: int | None = None, tag: str | None = None) -> Any:
+        """Return the columns of a table, or of a version of it, as an Arrow schema."""
+        return table_changes.read_schema(self._address(table), VersionSelector(version, tag))
+
+    # Columns
+
+    def drop_columns(self, table: TableName, columns: Names) -> int:
+        """Drop columns; return the version that this made. `s.x` is the field x of the struct s.
+
+        The data goes when the table is compacted and cleaned up. Indices on the columns are dropped with them, and so
+        is what belongs to a computed column.
+
+        Raises:
+            TableColumnNotFoundError: there is no such column.
+            InvalidInputError: another column is computed from one of them.
+        """
+        return table_changes.drop_columns(self._address(table), _some(check_names("columns", columns)))
+
+    def rename_columns(self, table: TableName, names: Mapping[str, str]) -> int:
+        """Rename columns, such as `{"old": "new"}`; return the version that this made. No data is written.
+
+        Raises:
+            TableColumnNotFoundError: there is no such column.
+            TableSchemaValidationError: a name is taken.
+            InvalidInputError: the SQL of a computed column names one of them.
+        """
+        new_names = check_properties("names", names, "old and new names of columns, such as {'old': 'new'}")
+        return table_changes.rename_columns(self._address(table), _some(new_names))
+
+    def alter_columns(self, table: TableName, changes: Mapping[str, Mapping[str, Any]]) -> int:
+        """Change the type of columns, or whether they may be null; return the version that this made.
+
+        A type may become a wider one, such as int a bigint, float a double or decimal(5,2) a decimal(10,2). The column
+        is then written again as a whole in this process; all others stay. Nullability of other columns that is changed
+        by the same call is a commit of its own.
+
+        Args:
+            table: id of the table.
+            changes: for each column `{"type": …, "nullable": …}`, or one of them; a type is Arrow's or DDL text.
+
+        Raises:
+            TableColumnNotFoundError: there is no such column.
+            TableSchemaValidationError: a type is no wider one.
+            InvalidInputError: a column has nulls or an index, see above.
+        """
+        return table_changes.alter_columns(self._address(table), _some(parse_alterations(changes)))
+
+    # Tags, branches, versions and properties
+
+    def tag(self, table: TableName, name: str, version: int | None = None, *, replace: bool = False) -> int:
+        """Give a version a name, the latest by default; return the version. Clean-up keeps it.
+
+        Raises:
+            TableTagAlreadyExistsError: there is a tag of that name, and `replace` is False.
+            TableVersionNotFoundError: there is no such version.
+        """
+        number, anew = check_number("version", version), check_flag("replace", replace)
+        return table_changes.set_tag(self._calls, self._address(table), check_text("name", name), number, replace=anew)
+
+    def untag(self, table: TableName, name: str) -> None:
+        """Delete a tag; its version stays until it is cleaned up.
+
+        Raises:
+            TableTagNotFoundError: there is none.
+        """
+        self._calls.call("delete_table_tag", self._address(table).id, tag=check_text("name", name))
+
+    def branch(self, table: TableName, name: str, version: int | None = None) -> None:
+        """Create a branch from a version of the main branch, the latest by default.
+
+        Raises:
+            TableBranchAlreadyExistsError: there is a branch of that name.
+            TableVersionNotFoundError: there is no such version.
+        """
+        number, called = check_number("version", version), check_text("name", name)
+        table_changes.create_branch(self._calls, self._address(table), called, number)
+
+    def drop_branch(self, table: TableName, name: str) -> None:
+        """Delete a branch with the data that only it has.
+
+        Raises:
+            TableBranchNotFoundError: there is none.
+            InvalidInputError: another branch was created from it.
+        """
+        self._calls.call("delete_table_branch", self._address(table).id, name=check_text("name", name))
+
+    def restore(
+        self,
+        table: TableName,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | date | str | None = None,
+    ) -> int:
+        """Make an older version the current one, by a new version with the same content; return that.
+
+        Args:
+            table: id of the table.
+            version: the version to restore.
+            tag: its tag, instead.
+            as_of: restore the version that was the latest at this time, instead.
+
+        Raises:
+            ConcurrentModificationError: somebody changed the table meanwhile, which this would undo.
+        """
+        address, selector = self._address(table), VersionSelector(check_number("version", version), tag, as_of)
+        if selector == VersionSelector():
+            raise InvalidInputError("restore needs a version, a tag or a time")
+        return table_changes.restore(address, selector)
+
+    def properties(self, table: TableName) -> dict[str, str]:
+        """Return the properties of a table and of its entry in the catalog, without secrets."""
+        return table_changes.read_properties(self._calls, self._address(table))
+
+    def set_properties(self, table: TableName, properties: Mapping[str, str]) -> int:
+        """Set properties of a table; return the version that this made.
+
+        They are Lance's `config` of the table: the same under every catalog, versioned, and kept when the table is
+        overwritten. `lance.*` are settings of Lance.
+        """
+        stored = check_properties("properties", properties)
+        return table_changes.set_properties(self._address(table), stored)
+
+    def unset_properties(self, table: TableName, names: Names) -> int:
+        """Remove properties of a table, those that it has; return the version."""
+        return table_changes.unset_properties(self._address(table), check_names("names", names))
 
     # Rows
 
@@ -291,7 +553,7 @@ class TableJobs:
     def add_columns(
         self,
         table: TableName,
-        columns: Mapping[str, str | Function | Callable[..., Any]],
+        columns: Mapping[str, str | Function | Callable[..., Any]] | pa.Schema,
         read_columns: Names | None = None,
         *,
         allow_changed: bool = False,
@@ -310,9 +572,12 @@ class TableJobs:
         Args:
             table: id of the table.
             columns: for each new column SQL over the row, or a function that takes an Arrow batch and returns an array;
-                either all are SQL, or all are functions.
+                either all are SQL, or all are functions. An Arrow schema adds columns that are null.
             read_columns: columns that are passed to functions, all by default.
         """
+        if isinstance(columns, pa.Schema) and read_columns is None and not how:
+            check_flag("allow_changed", allow_changed)
+            return table_changes.add_null_columns(self._address(table), check_schema("columns", columns))
         columns = check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
         reads, changed = some_names("read_columns", read_columns), check_flag("allow_changed", allow_changed)
         if not any(map(is_column_function, columns.values())):
@@ -545,6 +810,19 @@ class TableJobs:
             params,
         )
 
+    def indices(self, table: TableName) -> list[dict[str, Any]]:
+        """Return the indices of a table: their names, columns, types, and how many rows they cover and do not."""
+        pages = self._calls.pages("list_table_indices", self._address(table).id)
+        return [table_changes.describe_index(index) for page in pages for index in page.indexes]
+
+    def drop_index(self, table: TableName, name: str) -> None:
+        """Drop an index.
+
+        Raises:
+            TableIndexNotFoundError: there is none of that name.
+        """
+        self._calls.call("drop_table_index", self._address(table).id, index_name=check_text("name", name))
+
     def optimize_indices(
         self,
         table: TableName | None = None,
@@ -616,7 +894,7 @@ class TableJobs:
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
             return work(self._address(table))
-        return _run_on_tables(self._connection, check_levels("namespace", namespace), work)
+        return _run_on_tables(self._connection, self._namespace_id("namespace", namespace), work)
 
 
 def _run_on_tables(
@@ -738,6 +1016,49 @@ def check_mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _wrong_type(name, expected, value)
     return value
+
+
+def check_properties(name: str, value: Any, expected: str = "texts by name, such as {'owner': 'me'}") -> dict[str, str]:
+    """Return a mapping of texts to texts."""
+    if not all(isinstance(each, str) for each in check_mapping(name, value, expected).values()):
+        raise _wrong_type(name, expected, value)
+    return dict(value)
+
+
+def check_schema(name: str, value: Any) -> pa.Schema:
+    """Return columns that are given as an Arrow schema, as DDL text or as a StructType of Spark."""
+    try:
+        return parse_schema(value)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        expected = "columns, as an Arrow schema or as text such as 'id bigint, name string'"
+        raise _wrong_type(name, expected, value) from error
+
+
+def parse_alterations(changes: Any) -> dict[str, tuple[pa.DataType | None, bool | None]]:
+    """Return the new type and nullability of columns, where they are given."""
+    expected = "changes of columns, such as {'id': {'type': 'bigint', 'nullable': True}}"
+    parsed = {}
+    for column, change in check_mapping("changes", changes, expected).items():
+        given = check_mapping(f"changes: {column}", change, "{'type': …, 'nullable': …}")
+        if not given or {*given} - {"type", "nullable"}:
+            raise _wrong_type(f"changes: {column}", "{'type': …, 'nullable': …}, or one of them", change)
+        dtype, nullable = given.get("type"), given.get("nullable")
+        if dtype is not None and not isinstance(dtype, str | pa.DataType):
+            raise _wrong_type(f"changes: {column}: type", "a type, of Arrow or as text such as 'bigint'", dtype)
+        new_type: pa.DataType | None = None if dtype is None else parse_field(column, dtype).type
+        flag = None if nullable is None else check_flag(f"changes: {column}: nullable", nullable)
+        parsed[column] = (new_type, flag)
+    return parsed
+
+
+C = TypeVar("C", bound=Collection[Any])
+
+
+def _some(columns: C) -> C:
+    """Return names of columns, of which there is at least one."""
+    if not columns:
+        raise InvalidInputError("columns: name at least one")
+    return columns
 
 
 def check_expressions(value: Any) -> Mapping[str, str]:

@@ -258,6 +258,33 @@ def from_spark(struct: Mapping[str, Any]) -> pa.Schema:
     return pa.schema([from_struct_field(field) for field in struct["fields"]])
 
 
+def parse_schema(value: Any) -> pa.Schema:
+    """Return the columns that a user gives: an Arrow schema, DDL text (`id bigint, name string`) or a StructType.
+
+    Raises:
+        TableSchemaValidationError: the text is no DDL, or Lance does not store a type.
+        ValueError, AttributeError: it is none of these, or has no columns.
+    """
+    if isinstance(value, pa.Schema):
+        schema = value
+    elif isinstance(value, str):
+        struct: Any = from_ddl(f"struct<{value}>")
+        schema = from_spark(struct)
+    else:
+        schema = from_spark(value.jsonValue())  # a StructType of Spark
+    if not schema.names:
+        raise ValueError("there are no columns")
+    return schema
+
+
+def parse_field(name: str, dtype: pa.DataType | str) -> pa.Field[Any]:
+    """Return a column of an Arrow type, or of a type in Spark's words."""
+    if isinstance(dtype, pa.DataType):
+        return pa.field(name, dtype)
+    column = {"name": name, "type": from_ddl(dtype), "nullable": True, "metadata": {}}
+    return from_spark({"type": "struct", "fields": [column]}).field(0)
+
+
 def table_schema(struct: Mapping[str, Any], vector_columns: Mapping[str, int] | None = None) -> pa.Schema:
     """Return the Arrow schema of a new Lance table for rows of a StructType.
 

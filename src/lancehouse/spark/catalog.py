@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress, TableName
 from lancehouse.jobs.column_updates import ColumnUpdateResult
@@ -30,6 +32,7 @@ from lancehouse.jobs.table_jobs import (
 )
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.lake.search import Search
+from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark import aggregates, listing, merge, search, session, table_reader, table_writer
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.engine import SparkEngine
@@ -62,6 +65,20 @@ class LanceCatalog(TableJobs):
         self.current_namespace: tuple[str, ...] = ()
         self.attached: dict[str, LanceCatalog] = {}
 
+    @classmethod
+    def named(cls, spark: SparkSession, name: str) -> Self:  # type: ignore[override]
+        """Return the catalog that `~/.lancehouse.yaml` or the environment gives a name.
+
+        If it has a `parent` there, its levels stand before every id, and are not written.
+
+        Raises:
+            InvalidInputError: there is no such catalog, or its configuration is invalid.
+        """
+        connection = named_catalogs.load().catalog(check_text("name", name))
+        catalog = cls(spark, connection.impl, connection.properties)
+        catalog._parent = connection.parent
+        return catalog
+
     def __repr__(self) -> str:
         return f"LanceCatalog({self._catalog.impl!r})"
 
@@ -83,6 +100,10 @@ class LanceCatalog(TableJobs):
         if not isinstance(catalog, LanceCatalog) or catalog.spark is not self.spark:
             raise InvalidInputError(f"catalog must be a LanceCatalog of the same session, not {catalog!r}")
         self.attached[name] = catalog
+
+    def schema(self, table: TableName, version: int | None = None, tag: str | None = None) -> StructType:
+        """Return the columns of a table, or of a version of it, as those of a DataFrame that reads it."""
+        return session.to_struct(to_spark_rows(super().schema(table, version, tag)).struct)
 
     # Reading
 
@@ -218,7 +239,7 @@ class LanceCatalog(TableJobs):
             InvalidInputError: another view or a table of the session has one of the names, and `replace` is False; no
                 view was created.
         """
-        levels, begin = check_levels("namespace", namespace), check_text("prefix", prefix)
+        levels, begin = self._namespace_id("namespace", namespace), check_text("prefix", prefix)
         replaces = check_flag("replace", replace)
         return listing.register_views(self.spark, self._catalog, levels, begin, replace=replaces)
 

@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.connection import Connection
 from lancehouse.identifiers import quote_name
-from lancehouse.jobs.address import PagedLister, TableAddress, get_client
+from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.lake import history as lake
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.session import to_struct
@@ -83,7 +84,7 @@ def register_views(
         InvalidInputError: something else has one of the names, or two tables would get the same; no view was created.
     """
     frames: dict[str, tuple[TableAddress, DataFrame]] = {}
-    for table in PagedLister(get_client(connection)).tables(namespace):
+    for table in ClientCalls(get_client(connection)).tables(namespace):
         address = TableAddress.parse(connection, table)
         try:
             frame = read_table(spark, address, Scan(), VersionSelector(), follows=True)

@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lancehouse.identifiers import format_levels, quote_name
-from lancehouse.jobs.address import PagedLister, get_client
 from lancehouse.suggestions import find_close
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def not_found(catalog: LanceCatalog, name: Levels) -> TableNotFoundError:
     owner, levels = next(candidates(catalog, name))
     message = f"there is no table {format_levels(levels)}, and Spark has no view or table {format_levels(name)}"
     try:
-        names = {table[-1] for table in PagedLister(get_client(owner._catalog)).tables(levels[:-1])}
+        names = {table[-1] for table in owner._calls.tables(levels[:-1])}
     except LanceNamespaceError:
         names = set()
     if (close := find_close(levels[-1], names)) is not None:

@@ -21,7 +21,7 @@ from lance_namespace.errors import (
 from lancehouse.credentials import EXPIRES, REGIONS, SECRETS, SPELLINGS, TUNING
 from lancehouse.jobs.sources.file_listing import SourceFile, translate_read_errors, wrong_encoding_message
 from lancehouse.jobs.sources.schemas import conform
-from lancehouse.schema.spark import from_ddl, from_spark
+from lancehouse.schema.spark import parse_field, parse_schema
 from lancehouse.suggestions import suggest
 
 UTF8 = "utf-8"
@@ -180,28 +180,8 @@ def _parse_types(value: Any) -> pa.Schema:
     if isinstance(value, str) and value.startswith("{"):
         value = json.loads(value)
     if isinstance(value, Mapping):
-        return pa.schema([_parse_field(name, dtype) for name, dtype in value.items()])
-    return _parse_schema(value)
-
-
-def _parse_field(name: str, dtype: Any) -> pa.Field[Any]:
-    if isinstance(dtype, pa.DataType):
-        return pa.field(name, dtype)
-    column = {"name": name, "type": from_ddl(dtype), "nullable": True, "metadata": {}}
-    return from_spark({"type": "struct", "fields": [column]}).field(0)
-
-
-def _parse_schema(value: Any) -> pa.Schema:
-    if isinstance(value, pa.Schema):
-        schema = value
-    elif isinstance(value, str):
-        struct: Any = from_ddl(f"struct<{value}>")
-        schema = from_spark(struct)
-    else:
-        schema = from_spark(value.jsonValue())  # a StructType of Spark
-    if not schema.names:
-        raise ValueError
-    return schema
+        return pa.schema([parse_field(name, dtype) for name, dtype in value.items()])
+    return parse_schema(value)
 
 
 _PARSERS: Mapping[str, Any] = {
@@ -213,7 +193,7 @@ _PARSERS: Mapping[str, Any] = {
     "null_values": _parse_null_values,
     "encoding": _parse_encoding,
     "types": _parse_types,
-    "schema": _parse_schema,
+    "schema": parse_schema,
 }
 _EXPECTED: Mapping[str, str] = {
     "delimiter": "one character, or 'tab'",

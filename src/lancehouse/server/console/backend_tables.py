@@ -17,11 +17,11 @@ from lance_namespace import (
 from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.gateway.backends import Backend
-from lancehouse.gateway.foreign_tables import ForeignTables
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.gateway.sql import rewrite_condition
 from lancehouse.lake import storage_layout, version_records
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.foreign_tables import ForeignTables
 from lancehouse.lake.storage_layout import StorageLayout, VersionSummary
 from lancehouse.lake.version_records import TableRefs, VersionRecord
 from lancehouse.lake.versions import list_manifests

@@ -1,11 +1,9 @@
-"""Tables of third-party namespaces, such as Lance's `dir`, read and written by our own code."""
+"""Calls on any client: tables of third-party ones, such as Lance's `dir`, are read and written by our own code."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, TypeVar
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -28,15 +26,17 @@ from lance_namespace import (
     ListTableVersionsRequest,
     ListTableVersionsResponse,
 )
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 from lance_namespace_urllib3_client.models.create_table_version_entry import CreateTableVersionEntry
 from pydantic import BaseModel
 
-from lancehouse.lake.confinement import Confinement, outside_error, require_no_links
+from lancehouse.catalog_walk import CatalogCalls
+from lancehouse.identifiers import format_levels
+from lancehouse.lake.confinement import Confinement
+from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import parse_staged_path
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.versions import root_path
-from lancehouse.locations import find_link, is_inside, local_folder
 
 M = TypeVar("M", bound=BaseModel)
 D = TypeVar("D", DescribeTableResponse, DeclareTableResponse)
@@ -46,71 +46,6 @@ TABLE_OPERATIONS = frozenset(
     | {name for part in TableOperations.__bases__ for name in vars(part) if not name.startswith("_")}
 )
 """Operations that `ForeignTables` carries out on a table, once the namespace has described it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackendConfinement:
-    """Restricts what is opened of a backend's tables to its roots. Implements `Confinement`.
-
-    Files that a table takes from outside its own location may belong to a namespace that the caller may not read, and
-    their location does not show which. So only callers who may read the whole backend get them.
-    """
-
-    reads_rows: ClassVar = True
-    backend: str
-    roots: tuple[str, ...]
-    reads_all: bool
-    opens: bool = True
-    """Whether tables are opened, not only described."""
-
-    def for_descriptions(self) -> Self:
-        """Return one for tables that are described and not opened."""
-        return replace(self, opens=False)
-
-    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Refuse a table outside of the roots, unless the catalog announces its location and it is not on this machine.
-
-        Raises:
-            OutsideError: it lies elsewhere, or behind a symlink.
-        """
-        remote = [place for place in announced if local_folder(place) is None]
-        if not is_inside(location, (*self.roots, *remote)):
-            raise outside_error("the table lies at", location, self._remedy)
-        if not self.opens:
-            return
-        if link := find_link(location, self.roots):
-            raise outside_error("the table lies behind a symbolic link,", link, "put the folder itself in its place")
-        require_no_links(location)
-
-    def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
-        """Refuse the same locations as `require_table`."""
-        self.require_table(location, announced)
-
-    def require_base(self, base: str) -> None:
-        """Refuse a base path that the caller may not read.
-
-        Raises:
-            OutsideError: the caller may not read it.
-        """
-        self._require("the table takes files from", base)
-
-    def require_blob(self, uri: str) -> None:
-        """Refuse an external blob that the caller may not read.
-
-        Raises:
-            OutsideError: the caller may not read it.
-        """
-        self._require("the table has an external blob,", uri)
-
-    def _require(self, what: str, location: str) -> None:
-        if not is_inside(location, self.roots):
-            raise outside_error(what, location, self._remedy)
-        if not self.reads_all:
-            raise outside_error(what, location, f"that takes a grant on all of {self.backend}")
-
-    @property
-    def _remedy(self) -> str:
-        return f"an operator may name the place in roots of backend {self.backend}"
 
 
 class ForeignTables(TableOperations):
@@ -210,3 +145,39 @@ def _takes_dict(method: Any) -> bool:
 
 def _to_dict(request: BaseModel) -> dict[str, Any]:
     return request.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def find_implementation(namespace: LanceNamespace, operation: str) -> LanceNamespace:
+    """Return what carries out an operation: the client, or our own code on tables that it describes."""
+    return table_operations(namespace) if operation in TABLE_OPERATIONS else namespace
+
+
+def table_operations(namespace: LanceNamespace) -> TableOperations:
+    """Return what reads and writes the tables of a client: the client itself if it is one of ours."""
+    return namespace if isinstance(namespace, TableOperations) else ForeignTables(namespace)
+
+
+class ClientCalls(CatalogCalls):
+    """Calls on any client, whose errors are those of the interface."""
+
+    def __init__(self, namespace: LanceNamespace) -> None:
+        self.namespace = namespace
+
+    def ask(self, operation: str, request: Any) -> Any:
+        """Call an operation, and return its response.
+
+        Raises:
+            UnsupportedOperationError: the catalog does not have it.
+            LanceNamespaceError: as the implementation raises it; other exceptions are translated to one.
+        """
+        about = format_levels(request.id or ()) or "the catalog"
+        with translate_errors(about):
+            try:
+                return getattr(find_implementation(self.namespace, operation), operation)(request)
+            except NotImplementedError:
+                raise no_operation_error(about, operation) from None
+
+
+def no_operation_error(about: str, operation: str) -> UnsupportedOperationError:
+    """Return the error for an operation that a catalog does not have."""
+    return UnsupportedOperationError(f"{about}: this catalog has no {operation}")

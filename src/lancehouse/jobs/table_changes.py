@@ -1,0 +1,445 @@
+"""Create, rename, drop and alter tables, and their tags, branches and properties: all that touches no rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceNotFoundError,
+    TableAlreadyExistsError,
+    TableColumnNotFoundError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    TableTagNotFoundError,
+)
+
+from lancehouse.catalog_walk import CatalogCalls
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.column_filling import error_records
+from lancehouse.jobs.column_functions import definitions
+from lancehouse.jobs.job import declare_table, undo_declaration
+from lancehouse.lake import commits
+from lancehouse.lake.commits import locate_table
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.row_changes import retry_conflicts
+from lancehouse.lake.scans import COMPANION, VersionSelector, empty_dataset
+from lancehouse.properties import MANAGED_BY, STORAGE_PREFIX, TABLE_TYPE
+from lancehouse.schema.evolution import WIDER, is_widening
+from lancehouse.schema.walk import check_types
+from lancehouse.secrets import redact_properties
+
+logger = logging.getLogger(__name__)
+
+COMMENT = "comment"
+"""Property with the comment of a table, as Spark has it."""
+
+Id = Sequence[str]
+
+# Tables
+
+
+def table_exists(address: TableAddress) -> bool:
+    """Return whether a table exists and can be read; one that is only declared cannot."""
+    try:
+        return address.to_ref().exists()
+    except NamespaceNotFoundError:
+        return False
+
+
+def create_table(
+    address: TableAddress, schema: pa.Schema, properties: Mapping[str, str], *, exist_ok: bool = False
+) -> int:
+    """Create a table without rows; return its version.
+
+    Raises:
+        TableAlreadyExistsError: it exists.
+        TableSchemaValidationError: Lance does not store such columns.
+    """
+    check_types(schema)
+    empty_dataset(schema)
+    table = address.to_ref()
+    if (existing := table.find()) is not None:
+        if exist_ok:
+            return int(existing.version)
+        raise TableAlreadyExistsError(f"{address} exists; drop it first, or alter it")
+    entry = {key: value for key, value in properties.items() if _is_of_entry(key)}
+    rest = {key: value for key, value in properties.items() if key not in entry}
+    declared = declare_table(table, entry)
+    try:
+        version = commits.create(table, locate_table(table), schema, [])
+    except commits.CreateConflictError:
+        if exist_ok:
+            return int(table.open().version)
+        raise
+    except LanceNamespaceError as error:
+        if declared and commits.is_refusal(error):
+            undo_declaration(table)
+        raise
+    # Lance takes no properties with a first version, so they are a second one.
+    return set_properties(address, rest) if rest else version
+
+
+def drop_table(calls: CatalogCalls, id: Id, *, missing_ok: bool) -> None:
+    """Drop a table with its data.
+
+    Raises:
+        TableNotFoundError: there is none.
+    """
+    try:
+        calls.call("drop_table", id)
+    except (TableNotFoundError, NamespaceNotFoundError) as error:
+        if _is_described(calls, id):
+            # Lance's `dir` describes such tables, and does not find them to drop.
+            explained = TableNotFoundError(f"{format_levels(id)} was written past the catalog, which cannot drop it")
+            explained.add_note("a `dir` catalog with the property manifest_enabled=false drops it")
+            raise explained from error
+        if not missing_ok:
+            raise
+
+
+def _is_described(calls: CatalogCalls, id: Id) -> bool:
+    try:
+        calls.call("describe_table", id)
+    except (TableNotFoundError, NamespaceNotFoundError):
+        return False
+    return True
+
+
+def rename_table(calls: CatalogCalls, id: Id, new_id: Id) -> None:
+    """Rename a table, or move it to another namespace; its data stays where it is.
+
+    Raises:
+        UnsupportedOperationError: the catalog cannot.
+        TableAlreadyExistsError: there is a table of the new name.
+    """
+    calls.call("rename_table", id, new_table_name=new_id[-1], new_namespace_id=list(new_id[:-1]))
+
+
+def read_schema(address: TableAddress, selector: VersionSelector) -> pa.Schema:
+    """Return the columns of a version, without those that Lancehouse keeps beside computed ones."""
+    _, dataset = selector.open(address.to_ref())
+    schema: pa.Schema = dataset.schema
+    metadata: Any = schema.metadata
+    return pa.schema([field for field in schema if not field.name.startswith(COMPANION)], metadata)
+
+
+# Columns
+
+
+def add_null_columns(address: TableAddress, schema: pa.Schema) -> int:
+    """Add columns that are null in all rows; return the version. No data is written.
+
+    Raises:
+        TableSchemaValidationError: a column exists, may not be null, or has a type that Lance does not store.
+    """
+    check_types(schema)
+    empty_dataset(schema)
+    for field in schema:
+        if field.name.startswith(COMPANION):
+            raise InvalidInputError(f"{field.name}: names that begin with {COMPANION} are taken")
+        if not field.nullable:
+            raise TableSchemaValidationError(f"column {field.name} is null in the rows that exist: it must be nullable")
+    fields = {field.name.lower(): field.name for field in schema}
+
+    def add(_: TableRef, dataset: lance.LanceDataset) -> None:
+        # Lance merges a struct that exists already with the new one, and takes names that differ by case alone.
+        if taken := [name for name in dataset.schema.names if name.lower() in fields]:
+            raise TableSchemaValidationError(f"{address} has a column {', '.join(taken)} already")
+        dataset.add_columns(schema)
+
+    return _alter(address, add)
+
+
+def drop_columns(address: TableAddress, columns: Sequence[str]) -> int:
+    """Drop columns; return the version. A computed column goes with its companion and its errors.
+
+    Raises:
+        TableColumnNotFoundError: there is no such column.
+        InvalidInputError: another column is computed from one of them, or no column would be left.
+    """
+    computed: list[str] = []
+
+    def drop(table: TableRef, dataset: lance.LanceDataset) -> None:
+        schema = dataset.schema
+        defined = definitions(schema)
+        computed[:] = [name for name in columns if name in defined]
+        companions = {defined[name].companion for name in computed}
+        if own := [name for name in columns if name.startswith(COMPANION) and name not in companions]:
+            raise InvalidInputError(f"{own[0]} says what made the values of a computed column: drop that column")
+        names = [*columns, *sorted(companions & {*schema.names} - {*columns})]
+        _require_columns(table, dataset, columns)
+        touched = {_top_level(name) for name in names}
+        dependents = {
+            name: sorted(touched & {known for _, known in _inputs(dataset, name)})
+            for name in defined
+            if name not in names
+        }
+        broken = _find_broken_sql(dataset, names, lambda empty: empty.drop_columns(names))
+        if wrong := [name for name, inputs in dependents.items() if inputs or name in broken]:
+            raise InvalidInputError(
+                f"{table}: {', '.join(wrong)} is computed from what would be dropped; drop {', '.join(wrong)} too, or "
+                "define it by other columns first"
+            )
+        dataset.drop_columns(names)
+
+    version = _alter(address, drop)
+    for name in computed:
+        _forget_errors(address, name)
+    return version
+
+
+def rename_columns(address: TableAddress, names: Mapping[str, str]) -> int:
+    """Rename columns; return the version. Computed columns keep finding their inputs, and indices stay.
+
+    Raises:
+        TableColumnNotFoundError: there is no such column.
+        TableSchemaValidationError: a name is taken.
+        InvalidInputError: the SQL of a computed column names one of them.
+    """
+    alterations = [{"path": path, "name": name} for path, name in names.items()]
+    for path, name in names.items():
+        if not name or "." in name or "`" in name or "\0" in name:
+            raise InvalidInputError(f"{path} cannot be called {name!r}: no dot, no backquote, and at least one letter")
+        if COMPANION in (path[: len(COMPANION)], name[: len(COMPANION)]):
+            raise InvalidInputError(f"{path}: names that begin with {COMPANION} are taken")
+
+    def rename(table: TableRef, dataset: lance.LanceDataset) -> None:
+        _require_columns(table, dataset, list(names))
+        if broken := _find_broken_sql(dataset, (), lambda empty: empty.alter_columns(*alterations)):
+            raise InvalidInputError(
+                f"{table}: the SQL of {', '.join(broken)} names what would be renamed; drop that column, and define it "
+                "anew afterwards"
+            )
+        dataset.alter_columns(*alterations)
+
+    version = _alter(address, rename)
+    for path, name in names.items():
+        _forget_errors(address, path, name)
+    return version
+
+
+def alter_columns(address: TableAddress, changes: Mapping[str, tuple[pa.DataType | None, bool | None]]) -> int:
+    """Change the types and the nullability of columns; return the version.
+
+    A column that gets another type is written again as a whole, in this process; others are not. Lance cannot change
+    the nullability of other columns in the same commit, so that is a commit of its own, the first.
+
+    Args:
+        address: the table.
+        changes: for each column its new type, and whether it may be null; None leaves it as it is.
+
+    Raises:
+        TableColumnNotFoundError: there is no such column.
+        TableSchemaValidationError: values could be lost, or Lance cannot do it.
+        InvalidInputError: an index is on a column that would get another type, or a column has nulls.
+    """
+    nulls = [{"path": path, "nullable": may} for path, (dtype, may) in changes.items() if dtype is None]
+    types = [
+        {"path": path, "data_type": dtype} | ({} if nullable is None else {"nullable": nullable})
+        for path, (dtype, nullable) in changes.items()
+        if dtype is not None
+    ]
+
+    def alter(table: TableRef, dataset: lance.LanceDataset) -> None:
+        _require_columns(table, dataset, list(changes))
+        defined = definitions(dataset.schema)
+        for path, (dtype, _) in changes.items():
+            before = dataset.lance_schema.field(path).to_arrow().type
+            if dtype is None or dtype == before:
+                continue
+            if not is_widening(before, dtype):
+                raise TableSchemaValidationError(f"{table}: {path} is {before} and cannot become {dtype}: only {WIDER}")
+            if path in defined:
+                raise InvalidInputError(f"{table}: {path} is computed; define it by a function that returns {dtype}")
+        if nulls:
+            dataset.alter_columns(*nulls)
+        if types:
+            dataset.alter_columns(*types)
+
+    return _alter(address, alter)
+
+
+def _alter(address: TableAddress, alter: Callable[[TableRef, lance.LanceDataset], None]) -> int:
+    """Alter the latest version of a table, again if another change of columns came first; return the new version."""
+
+    def attempt() -> int:
+        table = address.to_ref()
+        with table.dataset() as dataset:
+            alter(table, dataset)
+            return int(dataset.version)
+
+    return retry_conflicts(address, attempt)
+
+
+def _top_level(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _require_columns(table: TableRef, dataset: lance.LanceDataset, paths: Sequence[str]) -> None:
+    if missing := [path for path in paths if dataset.lance_schema.field(path) is None]:
+        raise TableColumnNotFoundError(
+            f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
+        )
+
+
+def _inputs(dataset: lance.LanceDataset, computed: str) -> list[tuple[int, str]]:
+    """Return the inputs of a computed column by the names that they have now."""
+    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
+    inputs = definitions(dataset.schema)[computed].inputs
+    return [(number, names.get(number, known)) for number, known in inputs]
+
+
+def _find_broken_sql(
+    dataset: lance.LanceDataset, dropped: Sequence[str], change: Callable[[lance.LanceDataset], Any]
+) -> list[str]:
+    """Return the columns whose SQL Lance can plan on the table now, and no longer after a change."""
+    defined = definitions(dataset.schema)
+    by_sql = {name: each.sql for name, each in defined.items() if each.sql is not None and name not in dropped}
+    if not by_sql:
+        return []
+    empty = empty_dataset(dataset.schema)
+    planned = {name: sql for name, sql in by_sql.items() if _can_plan(empty, sql)}
+    with translate_errors("a change of columns"):
+        change(empty)
+    return [name for name, sql in planned.items() if not _can_plan(empty, sql)]
+
+
+def _can_plan(dataset: lance.LanceDataset, sql: str) -> bool:
+    try:
+        with translate_errors("a column"):
+            dataset.scanner(columns={"value": sql}).explain_plan()
+    except LanceNamespaceError:
+        return False
+    return True
+
+
+def _forget_errors(address: TableAddress, name: str, new_name: str | None = None) -> None:
+    """Remove the records of the rows that a computed column failed for, or keep them under a new name."""
+    try:
+        at = locate_table(address.to_ref())
+        records = error_records(at, name)
+        if not (kept := records.read_records()):
+            return
+        if new_name is not None:
+            for key, value in kept.items():
+                error_records(at, new_name).record(key, value)
+        records.clear(kept)
+    except LanceNamespaceError as error:  # the column is changed already, and nothing else reads them
+        logger.warning("%s: the errors of column %s could not be moved or removed: %s", address, name, error)
+
+
+# Indices, tags, branches and versions
+
+
+def describe_index(index: Any) -> dict[str, Any]:
+    """Return what a list of indices shows of one."""
+    return {
+        "name": index.index_name,
+        "columns": list(index.columns),
+        "type": index.index_type,
+        "indexed_rows": index.num_indexed_rows,
+        "unindexed_rows": index.num_unindexed_rows,
+    }
+
+
+def set_tag(calls: CatalogCalls, address: TableAddress, name: str, version: int | None, *, replace: bool) -> int:
+    """Give a version a name, the latest by default; return the version.
+
+    Raises:
+        TableTagAlreadyExistsError: another version has the name, and `replace` is False.
+        TableVersionNotFoundError: there is no such version.
+    """
+    _, dataset = VersionSelector(version).open(address.to_ref())
+    number = int(dataset.version)
+    if replace:
+        try:
+            calls.call("update_table_tag", address.id, tag=name, version=number)
+            return number
+        except TableTagNotFoundError:
+            pass
+    calls.call("create_table_tag", address.id, tag=name, version=number)
+    return number
+
+
+def create_branch(calls: CatalogCalls, address: TableAddress, name: str, version: int | None) -> None:
+    """Create a branch from a version of the main branch, the latest by default.
+
+    Raises:
+        TableBranchAlreadyExistsError: there is a branch of that name.
+    """
+    calls.call("create_table_branch", address.id, name=name, from_version=version)
+
+
+def restore(address: TableAddress, selector: VersionSelector) -> int:
+    """Make an older version the current one, by a new version with the same content; return that.
+
+    Raises:
+        ConcurrentModificationError: somebody has changed the table meanwhile, which this would undo.
+        InvalidInputError: the tag is of a version on another branch.
+    """
+    table = address.to_ref()
+    base = int(table.open().version)
+    chosen, _ = selector.open(table)
+    if chosen.branch not in (None, "main"):
+        raise InvalidInputError(f"{address}: the tag {selector.tag} is on branch {chosen.branch}, not on the main one")
+    assert chosen.version is not None
+    return base if chosen.version == base else commits.restore(table, locate_table(table), chosen.version, base)
+
+
+# Properties
+
+
+def read_properties(calls: CatalogCalls, address: TableAddress) -> dict[str, str]:
+    """Return the properties of a table: those that it has itself, and those of its entry in the catalog.
+
+    Values that are secret are not shown.
+    """
+    entry = calls.call("describe_table", address.id)
+    with address.to_ref().dataset() as dataset:
+        own: dict[str, str] = dataset.config()
+    return redact_properties({**(entry.properties or {}), **own})
+
+
+def set_properties(address: TableAddress, properties: Mapping[str, str]) -> int:
+    """Set properties of a table, which are versioned with it and stay when it is overwritten; return the version.
+
+    Raises:
+        InvalidInputError: a property is that of the catalog's entry.
+    """
+    for key in properties:
+        if not key or _is_of_entry(key):
+            raise InvalidInputError(
+                f"the property {key!r} is that of the catalog's entry: it is given when a table is created or "
+                "registered (`lancehouse table manage` changes who manages its versions)"
+            )
+    if not properties:
+        return int(address.to_ref().open().version)
+    return _update_config(address, properties)
+
+
+def unset_properties(address: TableAddress, names: Sequence[str]) -> int:
+    """Remove properties of a table, those that it has; return the version."""
+    with address.to_ref().dataset() as dataset:
+        known = [name for name in names if name in dataset.config()]
+        version = int(dataset.version)
+    removed: dict[str, None] = dict.fromkeys(known)
+    return _update_config(address, removed) if known else version
+
+
+def _update_config(address: TableAddress, values: Mapping[str, str] | Mapping[str, None]) -> int:
+    def update(_: TableRef, dataset: lance.LanceDataset) -> None:
+        dataset.update_config(dict(values))
+
+    return _alter(address, update)
+
+
+def _is_of_entry(key: str) -> bool:
+    return key in (MANAGED_BY, TABLE_TYPE) or key.startswith(STORAGE_PREFIX)
