@@ -87,6 +87,8 @@ def test_what_cannot_be(catalog: LanceCatalog, call: Callable[[Any], Any], says:
 
 
 RIGHT: dict[str, dict[str, Any]] = {
+    "sql": {"text": "SELECT 1"},
+    "explain": {"text": "SELECT 1"},
     "use": {"namespace": "main"},
     "attach": {"alias": "dev", "catalog": None},
     "namespaces": {},

@@ -967,6 +967,15 @@ def check_levels(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
+def check_arguments(value: Any) -> dict[str, Any] | list[Any] | None:
+    """Return the values of the parameters of a statement: by name, in order, or none."""
+    if value is None or isinstance(value, Mapping):
+        return None if value is None else dict(value)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _wrong_type("args", "values by name, such as {'id': 5}, or a list of them", value)
+    return list(value)
+
+
 def check_table(name: str, value: Any) -> TableName:
     """Return the id of a table."""
     if not isinstance(value, str | Sequence) or not all(isinstance(level, str) for level in value):

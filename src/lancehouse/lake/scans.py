@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
@@ -37,6 +38,10 @@ COMPANION = "_lancehouse_"
 LAST_VERSION = (1 << 63) - 1
 MIN_TASK_ROWS = 1 << 16
 """Smallest number of rows that is worth a task of its own."""
+
+
+_INDEX = re.compile(r"\]@(.+?)\((\w+)\)")
+"""Name and kind of an index in a plan of Lance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,13 @@ class Scan:
                 fragments=[dataset.get_fragment(part.fragment) for part in parts],
             )
             return int(scanner.count_rows())
+
+    def indices(self, table: TableRef, dataset: lance.LanceDataset) -> list[str]:
+        """Return the indices that the filter uses, with their kinds, such as `id_idx (BTree)`."""
+        with translate_errors(table, table.storage_options):
+            plan = self._scanner(dataset, []).explain_plan()
+        queries = "".join(line for line in plan.splitlines() if "ScalarIndexQuery:" in line)
+        return list(dict.fromkeys(f"{name} ({kind})" for name, kind in _INDEX.findall(queries)))
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
         columns = _shown_columns(dataset.schema) if self.columns is None else list(self.columns)

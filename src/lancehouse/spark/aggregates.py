@@ -368,7 +368,11 @@ def aggregate(
     Raises:
         InvalidInputError: a function does not support a type; in a task, a sum does not fit its type.
     """
-    pinned = PinnedVersion.resolve(address, selector)
+    return aggregate_version(spark, PinnedVersion.resolve(address, selector), aggregation)
+
+
+def aggregate_version(spark: SparkSession, pinned: PinnedVersion, aggregation: Aggregation) -> DataFrame:
+    """Aggregate one version. See `aggregate`."""
     table, dataset = pinned.open()
     schema = aggregation.scan.schema(table, dataset)
     plain = _plain_schema(schema)

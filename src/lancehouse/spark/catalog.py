@@ -19,6 +19,7 @@ from lancehouse.jobs.job import ChangeResult
 from lancehouse.jobs.table_jobs import (
     Names,
     TableJobs,
+    check_arguments,
     check_condition,
     check_flag,
     check_frame,
@@ -33,9 +34,10 @@ from lancehouse.jobs.table_jobs import (
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.lake.search import Search
 from lancehouse.schema.spark_rows import to_spark_rows
-from lancehouse.spark import aggregates, listing, merge, search, session, table_reader, table_writer
+from lancehouse.spark import aggregates, listing, merge, queries, search, session, table_reader, table_writer
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.engine import SparkEngine
+from lancehouse.spark.query_text import is_query
 
 Time = datetime | date | str
 """A time, or ISO 8601 text; without a time zone it is in the local time of this machine."""
@@ -83,6 +85,34 @@ class LanceCatalog(TableJobs):
         return f"LanceCatalog({self._catalog.impl!r})"
 
     # SQL
+
+    def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
+        """Run a query in Spark's SQL over tables of this catalog, of attached ones, and of Spark; return the result.
+
+        Each table is read at the version that is the latest now, or at the one that the query names, and only with the
+        columns and rows that the query needs. Spark runs the text as it was written. See `explain`.
+
+        Args:
+            text: the query. Tables are named by their levels, or relative to the namespace of `use`.
+            args: values for `:name` as a dict, or for `?` as a list.
+
+        Raises:
+            InvalidInputError: the text is no query, or Spark refuses it.
+            TableNotFoundError: nobody knows a table of that name.
+        """
+        statement = check_text("text", text)
+        if not is_query(statement):
+            raise InvalidInputError("sql takes queries: SELECT, WITH, FROM, VALUES or TABLE")
+        return queries.run_query(self, statement, check_arguments(args))
+
+    def explain(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> str:
+        """Return what a query reads of each table: version, columns, filter, indices; and what is left to Spark.
+
+        Args:
+            text: see `sql`.
+            args: see `sql`.
+        """
+        return queries.PlannedQuery(self, check_text("text", text), check_arguments(args)).explain()
 
     def use(self, namespace: TableName) -> None:
         """Choose the namespace in which SQL looks for names of one part; "" for none."""

@@ -193,7 +193,11 @@ def read_table(
     """
     if (scan.limit or 0) > MOST_ROWS:
         raise InvalidInputError(f"limit is {scan.limit:,}, and Spark counts to {MOST_ROWS:,}: read without it")
-    pinned = PinnedVersion.resolve(address, selector)
+    return read_version(spark, PinnedVersion.resolve(address, selector), scan, follows=follows)
+
+
+def read_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, *, follows: bool = False) -> DataFrame:
+    """Return the rows of a version that a scan selects. See `read_table`."""
     table, dataset = pinned.open()
     schema, split = scan.schema(table, dataset), scan.filter is None
     rows = to_spark_rows(schema)

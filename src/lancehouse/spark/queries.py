@@ -1,0 +1,263 @@
+"""Run queries in SQL over tables of catalogs: each scan reads what it needs, Spark runs the text as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from lancehouse.identifiers import format_levels, quote_name
+from lancehouse.jobs.address import PinnedVersion
+from lancehouse.lake.scans import COMPANION, Scan, VersionSelector
+from lancehouse.spark.aggregates import Measure, aggregate_version, parse_aggregation
+from lancehouse.spark.query_scans import (
+    Columns,
+    Planner,
+    ScanPlan,
+    Settings,
+    TableUse,
+    WholeAggregate,
+    find_tables,
+    qualifier_replacements,
+    replacements,
+)
+from lancehouse.spark.query_text import QueryText, TimeTravel, name_positional
+from lancehouse.spark.table_names import find_table
+from lancehouse.spark.table_reader import read_version
+
+if TYPE_CHECKING:
+    from lancehouse.spark.catalog import LanceCatalog
+
+Arguments = Mapping[str, Any] | Sequence[Any]
+
+_EXACT_BITS = 53
+"""Integers of so many bits are exact as doubles."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table that a query names, at the version that it reads."""
+
+    name: str
+    pinned: PinnedVersion
+    schema: pa.Schema
+    rows: int
+
+
+class PlannedQuery:
+    """A query whose tables are found and whose scans are planned; nothing has been read.
+
+    Args:
+        catalog: whose names come first.
+        text: the query.
+        args: values of its parameters, by name or in order.
+
+    Raises:
+        InvalidInputError: the query cannot be parsed.
+        TableNotFoundError: it names a table that nobody knows.
+    """
+
+    def __init__(self, catalog: LanceCatalog, text: str, args: Arguments | None = None) -> None:
+        self._catalog, self._spark = catalog, catalog.spark
+        named, self._args = name_positional(text, args)
+        self.query = QueryText(named)
+        self.tables: dict[TableUse, FoundTable] = {}
+        self._versions: dict[tuple[Any, ...], FoundTable | None] = {}
+        self._frames: dict[TableUse, DataFrame] = {}
+        uses = find_tables(self.query)
+        for use in uses:
+            if (table := self._find(use)) is not None:
+                self.tables[use] = table
+        self._others = [use for use in uses if use not in self.tables]
+        schemas = {use: table.schema for use, table in self.tables.items()}
+        settings = read_settings(self._spark)
+        self.planner = Planner(self.query, schemas, self._columns_of, settings, self._args)
+        self._settings = settings
+
+    def _find(self, use: TableUse) -> FoundTable | None:
+        travel = use.travel
+        key = (use.parts, travel and (travel.version, travel.tag, travel.time))
+        if key not in self._versions:  # a table that is named twice is read at one version
+            selector = self._selector(travel)
+            found = find_table(
+                self._catalog,
+                use.parts,
+                lambda owner, levels: PinnedVersion.resolve(owner._address(levels), selector),
+            )
+            self._versions[key] = None if found is None else _open(format_levels(found[1]), found[2])
+        return self._versions[key]
+
+    def _selector(self, travel: TimeTravel | None) -> VersionSelector:
+        if travel is None:
+            return VersionSelector()
+        if travel.time is None:
+            return VersionSelector(travel.version, travel.tag)
+        moment = self._sql(f"SELECT unix_micros(CAST({travel.time} AS TIMESTAMP))").first()[0]
+        if moment is None:
+            raise InvalidInputError(f"TIMESTAMP AS OF {travel.time} is null")
+        return VersionSelector(as_of=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment))
+
+    def _columns_of(self, parts: tuple[str, ...]) -> Columns:
+        """Return the columns of a table or view of Spark."""
+        try:
+            return tuple(self._spark.table(".".join(map(quote_name, parts))).columns)
+        except PySparkException:
+            return None
+
+    def _sql(self, text: str, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
+        try:
+            return self._spark.sql(text, args=self._args, **(frames or {}))
+        except (ParseException, AnalysisException) as error:
+            raise InvalidInputError(_message(error)) from error
+
+    def run(self) -> DataFrame:
+        """Return the result."""
+        frame = self._run_in_spark()
+        whole = self.whole_aggregate()
+        return frame if whole is None else self._aggregate(whole, frame)
+
+    def _run_in_spark(self) -> DataFrame:
+        frames, changes = {}, list(qualifier_replacements(self.query, list(self.tables)))
+        for number, scan in enumerate(self.planner.scans):
+            name = f"t{number}"
+            frames[name] = read_version(self._spark, self.tables[scan.use].pinned, to_scan(scan))
+            changes += replacements(self.query, scan.use, name)
+        return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.text)
+
+    def explain(self) -> str:
+        """Return what is read of each table, which indices are used, and what is left to Spark."""
+        lines = []
+        for scan in self.planner.scans:
+            lines += self._explain_scan(scan)
+        others = sorted({format_levels(use.parts) for use in self._others})
+        if others:
+            lines.append(f"of Spark: {', '.join(others)}")
+        whole = self.whole_aggregate()
+        if whole is not None:
+            how = "the number of rows in the manifest" if _counts_all(whole) else "aggregated by the tasks"
+            lines.append(f"result: {how}")
+        return "\n".join(lines or ["no tables"])
+
+    def _explain_scan(self, plan: ScanPlan) -> list[str]:
+        table, scan = self.tables[plan.use], to_scan(plan)
+        names = table.schema.names if scan.columns is None else scan.columns
+        columns = ", ".join([*names, "_rowid"] if scan.with_row_id else names)
+        lines = [
+            f"{table.name} AS {plan.use.alias}: version {table.pinned.version}, {table.rows:,} rows",
+            f"  columns: {columns} ({len(names)} of {len(table.schema.names)})",
+            f"  filter: {scan.filter or 'none'}",
+        ]
+        if scan.filter is not None:
+            lines.append(f"  index: {', '.join(scan.indices(*table.pinned.open())) or 'none'}")
+        if scan.limit is not None:
+            lines.append(f"  limit: {scan.limit}")
+        return lines + [f"  left to Spark: {text} ({reason})" for text, reason in plan.not_pushed.items()]
+
+    # Aggregates
+
+    def whole_aggregate(self) -> WholeAggregate | None:
+        """Return the aggregates that tasks compute in Arrow, if the query is nothing else and the result the same."""
+        whole = self.planner.whole_aggregate()
+        if whole is None:
+            return None
+        table = self.tables[whole.scan.use]
+        types = {name: table.schema.field(name).type for name in table.schema.names}
+        can_group = all(_is_groupable(types[key]) for key in whole.keys)
+        can_compute = all(
+            function == "key" or self._is_same(function, types.get(column), table.rows)
+            for function, column in whole.items
+        )
+        return whole if can_group and can_compute else None
+
+    def _is_same(self, function: str, dtype: Any, rows: int) -> bool:
+        """Return whether an aggregate of a column in Arrow is certainly what Spark computes."""
+        if function == "count":
+            return True
+        if function in ("min", "max"):
+            return _is_groupable(dtype) and dtype != pa.bool_()
+        if pa.types.is_signed_integer(dtype):
+            if function == "sum":
+                return dtype.bit_width < 64 or self._settings.is_ansi
+            return int(dtype.bit_width) + rows.bit_length() <= _EXACT_BITS
+        is_small = pa.types.is_decimal128(dtype) and dtype.precision <= 28 and 0 <= dtype.scale <= dtype.precision
+        return function == "sum" and bool(is_small) and rows < 10**10
+
+    def _aggregate(self, whole: WholeAggregate, expected: DataFrame) -> DataFrame:
+        """Return aggregates with the names and types of Spark's result."""
+        table = self.tables[whole.scan.use]
+        fields = expected.schema.fields
+        if _counts_all(whole):
+            counts = [functions.lit(table.rows).cast("bigint").alias(column.name) for column in fields]
+            return self._spark.range(1).select(*counts)
+        measures: dict[str, list[str]] = {}
+        for function, column in whole.items:
+            if function != "key" and column not in measures.setdefault(function, []):
+                measures[function].append(column)
+        aggregation = parse_aggregation(whole.keys, measures, whole.scan.filter)
+        frame = aggregate_version(self._spark, table.pinned, aggregation)
+        names = [column if function == "key" else Measure(function, column).name for function, column in whole.items]
+        if len(set(frame.columns)) != len(frame.columns):
+            return expected
+        return frame.select(
+            *(
+                functions.col(quote_name(name)).cast(field.dataType).alias(field.name)
+                for name, field in zip(names, fields, strict=True)
+            )
+        )
+
+
+def run_query(catalog: LanceCatalog, text: str, args: Arguments | None = None) -> DataFrame:
+    """Run a query; see `LanceCatalog.sql`."""
+    return PlannedQuery(catalog, text, args).run()
+
+
+def read_settings(spark: SparkSession) -> Settings:
+    """Return the settings of a session that decide what a query means."""
+
+    def is_on(name: str) -> bool:
+        return str(spark.conf.get(f"spark.sql.{name}", "false")).lower() == "true"
+
+    is_ansi = is_on("ansi.enabled")
+    has_quoted = is_ansi and is_on("ansi.doubleQuotedIdentifiers")
+    return Settings(
+        is_case_sensitive=is_on("caseSensitive"),
+        is_ansi=is_ansi,
+        zone=spark.conf.get("spark.sql.session.timeZone", None),
+        has_odd_names=has_quoted or is_on("parser.quotedRegexColumnNames"),
+    )
+
+
+def to_scan(plan: ScanPlan) -> Scan:
+    """Return the scan that reads what a query needs."""
+    return Scan(plan.columns, plan.filter, plan.limit, plan.with_row_id or plan.columns == ())
+
+
+def _open(name: str, pinned: PinnedVersion) -> FoundTable:
+    _, dataset = pinned.open()
+    shown = [column for column in dataset.schema if not column.name.startswith(COMPANION)]
+    return FoundTable(name, pinned, pa.schema(shown), int(dataset.count_rows()))
+
+
+def _counts_all(whole: WholeAggregate) -> bool:
+    return not whole.keys and whole.scan.filter is None and all(item == ("count", "*") for item in whole.items)
+
+
+def _is_groupable(dtype: Any) -> bool:
+    """Return whether Arrow and Spark agree on which values of a type are equal, and on their order."""
+    types = pa.types
+    if types.is_timestamp(dtype):
+        return dtype.unit == "us" and dtype.tz in (None, "UTC")
+    is_plain = types.is_signed_integer(dtype) or dtype in (pa.date32(), pa.string(), pa.bool_())
+    return bool(is_plain or (types.is_decimal128(dtype) and 0 <= dtype.scale <= dtype.precision))
+
+
+def _message(error: PySparkException) -> str:
+    """Return the message of Spark, without the plan that follows it."""
+    text = str(error)
+    return text.partition(";\n")[0].partition("\n\nJVM stacktrace")[0].strip()
