@@ -197,7 +197,7 @@ class ColumnBench:
 
         def fill_ours() -> None:
             self._fill(figures, OURS, cores, worker, "ours", threads=cores)
-            if cores == 2:  # noqa: PLR2004 - all of them
+            if cores == 2:
                 self._append_and_fill(figures, MORE_LOCAL, worker, {"threads": cores})
 
         def fill_by_pylance() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Self
 
@@ -34,7 +34,17 @@ from lancehouse.jobs.table_jobs import (
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.lake.search import Search
 from lancehouse.schema.spark_rows import to_spark_rows
-from lancehouse.spark import aggregates, listing, merge, queries, search, session, table_reader, table_writer
+from lancehouse.spark import (
+    aggregates,
+    listing,
+    merge,
+    queries,
+    search,
+    session,
+    statements,
+    table_reader,
+    table_writer,
+)
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.engine import SparkEngine
 from lancehouse.spark.query_text import is_query
@@ -87,23 +97,27 @@ class LanceCatalog(TableJobs):
     # SQL
 
     def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
-        """Run a query in Spark's SQL over tables of this catalog, of attached ones, and of Spark; return the result.
+        """Run a statement in Spark's SQL over tables of this catalog, of attached ones and of Spark; return the result.
 
-        Each table is read at the version that is the latest now, or at the one that the query names, and only with the
-        columns and rows that the query needs. Spark runs the text as it was written. See `explain`.
+        In a query each table is read at the version that is the latest now, or at the one that the query names, and
+        only with the columns and rows that the query needs. Spark runs the text as it was written. See `explain`.
+
+        Other statements change and show tables at once: INSERT, UPDATE, DELETE, MERGE, CREATE, ALTER, SHOW and so on. A
+        change is one commit, with the guarantees of the method of that name.
 
         Args:
-            text: the query. Tables are named by their levels, or relative to the namespace of `use`.
+            text: the statement. Tables are named by their levels, or relative to the namespace of `use`.
             args: values for `:name` as a dict, or for `?` as a list.
 
         Raises:
-            InvalidInputError: the text is no query, or Spark refuses it.
+            InvalidInputError: the text is no statement, or Spark refuses it.
+            UnsupportedOperationError: a clause is not supported; the message names it, and nothing was written.
             TableNotFoundError: nobody knows a table of that name.
         """
-        statement = check_text("text", text)
+        statement, values = check_text("text", text), check_arguments(args)
         if not is_query(statement):
-            raise InvalidInputError("sql takes queries: SELECT, WITH, FROM, VALUES or TABLE")
-        return queries.run_query(self, statement, check_arguments(args))
+            return statements.run_statement(self, statement, values)
+        return queries.run_query(self, statement, values)
 
     def explain(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> str:
         """Return what a query reads of each table: version, columns, filter, indices; and what is left to Spark.

@@ -114,7 +114,7 @@ class PlannedQuery:
         try:
             return self._spark.sql(text, args=self._args, **(frames or {}))
         except (ParseException, AnalysisException) as error:
-            raise InvalidInputError(_message(error)) from error
+            raise InvalidInputError(spark_message(error)) from error
 
     def run(self) -> DataFrame:
         """Return the result."""
@@ -257,7 +257,7 @@ def _is_groupable(dtype: Any) -> bool:
     return bool(is_plain or (types.is_decimal128(dtype) and 0 <= dtype.scale <= dtype.precision))
 
 
-def _message(error: PySparkException) -> str:
+def spark_message(error: PySparkException) -> str:
     """Return the message of Spark, without the plan that follows it."""
     text = str(error)
     return text.partition(";\n")[0].partition("\n\nJVM stacktrace")[0].strip()

@@ -171,7 +171,7 @@ class QueryText:
         return found
 
     def replace(self, replacements: Sequence[Replacement]) -> str:
-        """Return the whole text with parts replaced; braces of the text itself are doubled, as `spark.sql` formats it."""
+        """Return the text with parts replaced; its own braces are doubled, as `spark.sql` formats it."""
         pieces, place = [], 0
         for each in sorted(replacements, key=lambda each: (each.start, each.end)):
             pieces += [escape_braces(self.text[place : each.start]), each.text]

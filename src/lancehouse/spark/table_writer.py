@@ -31,8 +31,8 @@ from lancehouse.spark.engine import RESULT_STRUCT, Batches, collect_texts, to_re
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
 
-def create(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
-    """Create a table from a DataFrame; return the version.
+def create(frame: DataFrame, address: TableAddress, how: WriteOptions, columns: pa.Schema | None = None) -> int:
+    """Create a table from a DataFrame; return the version. See `overwrite`.
 
     Raises:
         TableAlreadyExistsError: the table exists.
@@ -42,7 +42,7 @@ def create(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
         return existing_version
     if table.exists():
         raise TableAlreadyExistsError(f"{address} exists; append to it, overwrite it, or drop it first")
-    return _create_first_version(frame, address, how)
+    return _create_first_version(frame, address, how, columns=columns)
 
 
 def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
@@ -73,8 +73,14 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
         return error.version
 
 
-def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
+def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions, columns: pa.Schema | None = None) -> int:
     """Replace all rows by those of a DataFrame; return the version that this made. A missing table is created.
+
+    Args:
+        frame: the rows.
+        address: address of the table.
+        how: how rows are written.
+        columns: the columns that the table gets; by default those of the frame.
 
     Raises:
         ConcurrentModificationError: another writer changed the table meanwhile.
@@ -84,11 +90,11 @@ def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int
         return existing_version
     if (dataset := table.find()) is None:
         try:
-            return _create_first_version(frame, address, how)
+            return _create_first_version(frame, address, how, columns=columns)
         except commits.CreateConflictError as error:
             raise create_conflict(table) from error
     base, base_uuid = dataset.version, read_transaction_uuid(dataset)
-    schema = new_table_schema(frame.schema.jsonValue(), how, dataset.schema)
+    schema = columns or new_table_schema(frame.schema.jsonValue(), how, dataset.schema)
     job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
         used += write_frame(frame, job, schema, "overwrite", how.layout)
@@ -135,10 +141,14 @@ def create_conflict(table: TableRef) -> ConcurrentModificationError:
 
 
 def _create_first_version(
-    frame: DataFrame, address: TableAddress, how: WriteOptions, commit: Callable[..., int] = commits.create
+    frame: DataFrame,
+    address: TableAddress,
+    how: WriteOptions,
+    commit: Callable[..., int] = commits.create,
+    columns: pa.Schema | None = None,
 ) -> int:
     """Write the first version of a table. If it fails, the catalog entry that this declared is removed."""
-    table, schema = address.to_ref(), new_table_schema(frame.schema.jsonValue(), how)
+    table, schema = address.to_ref(), columns or new_table_schema(frame.schema.jsonValue(), how)
     empty_dataset(schema, how.layout.data_storage_version)
     declared = declare_table(table)
     job, used = Job(address), list[NewFragment]()
