@@ -173,6 +173,17 @@ def test_recompute_fills_what_is_up_to_date(docs: str, jobs: TableJobs) -> None:
     assert (calls["w5"], calls["w15"]) == (3, 2)
 
 
+def test_columns_of_sql_follow_the_columns_that_they_name_alone(docs: str, jobs: TableJobs) -> None:
+    jobs.define_columns("docs", {"twice": "id * 2", "length": "length(word) + 0 * length('twice')", "one": "1"})
+    jobs.define_columns("docs", {"more": "`twice` + 1"})
+    assert jobs.backfill("docs").filled == 4 * 38
+    assert jobs.backfill("docs").filled == 0
+    inputs = {row["column"]: row["inputs"] for row in jobs.computed_columns("docs").to_pylist()}
+    assert inputs == {"twice": ["id"], "length": ["word"], "one": [], "more": ["twice"]}
+    jobs.define_columns("docs", {"twice": "id * 2 + 0"})
+    assert jobs.backfill("docs").filled == 2 * 38, "the column, and the one that is computed from it"
+
+
 def test_a_column_of_sql(docs: str, jobs: TableJobs) -> None:
     jobs.define_columns("docs", {"twice": "id * 2"})
     assert jobs.backfill("docs", "twice").filled == 38

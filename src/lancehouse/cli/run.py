@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +48,24 @@ STEPS = (
 @click.option("--run", metavar="ID", help="Names this run: the same one again does nothing twice, and goes on.")
 @click.option("--dry-run", is_flag=True, help="Check all of it and show the plan; write nothing.")
 @click.option(
+    "--engine",
+    type=click.Choice(["spark", "local"]),
+    default="spark",
+    show_default=True,
+    help="Spark, or threads of this process, for steps in Arrow.",
+)
+@click.option(
     "--report", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Write the report as JSON."
 )
 @click.pass_obj
 def run(
-    app: CliContext, file: str, variables: dict[str, str], run: str | None, dry_run: bool, report: str | None
+    app: CliContext,
+    file: str,
+    variables: dict[str, str],
+    run: str | None,
+    dry_run: bool,
+    engine: str,
+    report: str | None,
 ) -> None:
     """Run the pipeline in FILE.
 
@@ -63,7 +76,7 @@ def run(
     _check_report_folder(report)
     with ExitStack() as stack:
         progress = stack.enter_context(app.output.progress(f"pipeline {pipeline.shape.name}"))
-        lazy_spark = _LazySpark(app, pipeline, stack, progress)
+        lazy_spark = _LazySpark(app, pipeline, stack, progress, is_wanted=engine == "spark")
         progress.say("checking")
         plan = pipeline.plan(lazy_spark, run)
         if dry_run:
@@ -88,22 +101,25 @@ def _load_pipeline(file: str, variables: dict[str, str]) -> Pipeline:
 class _LazySpark:
     """Starts Spark when it is first called; the exit stack stops it."""
 
-    def __init__(self, app: CliContext, pipeline: Pipeline, stack: ExitStack, progress: Any) -> None:
+    def __init__(
+        self, app: CliContext, pipeline: Pipeline, stack: ExitStack, progress: Any, *, is_wanted: bool
+    ) -> None:
+        self.is_wanted = is_wanted
         self._app, self._settings, self._stack, self._progress = app, pipeline.shape.spark, stack, progress
         self._spark: Any = None
 
     def __call__(self) -> Any:
         if self._spark is None:
-            from lancehouse.pipelines.pipeline import open_session
+            from lancehouse.pipelines.pipeline import open_session, refuse_spark
 
+            if not self.is_wanted:
+                return refuse_spark()
             self._progress.say("starting Spark")
             self._spark = self._stack.enter_context(open_session(self._settings, shows_log=self._app.debug))
         return self._spark
 
 
-def _run_plan(
-    app: CliContext, plan: PipelinePlan, start: Callable[[], Any], progress: Any, file: str | None
-) -> RunReport:
+def _run_plan(app: CliContext, plan: PipelinePlan, start: _LazySpark, progress: Any, file: str | None) -> RunReport:
     from lance_namespace.errors import LanceNamespaceError
 
     from lancehouse.pipelines import runner
@@ -119,7 +135,9 @@ def _run_plan(
 
     with _write_report(report, file):
         try:
-            runner.run_plan(plan, start(), report_step if progress.is_seen else None, report)
+            runner.run_plan(
+                plan, start() if start.is_wanted else None, report_step if progress.is_seen else None, report
+            )
         except KeyboardInterrupt:
             app.output.error(f"interrupted; to go on where this run was: --run {plan.run}")
             raise

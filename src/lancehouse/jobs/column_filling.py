@@ -393,6 +393,19 @@ def find_own_ids(dataset: lance.LanceDataset, columns: Sequence[str]) -> dict[in
     return dict(pair for each in alone for pair in _pair_ids(each, by_name[each.name()]))
 
 
+def count_rows_to_fill(
+    table: TableRef, dataset: lance.LanceDataset, name: str, function: ColumnFunction, options: FillOptions
+) -> int:
+    """Return how many rows of a version would be filled: all, if the column is not defined yet."""
+    definition, condition = definitions(dataset.schema).get(name), options.where
+    if definition is None:
+        return int(dataset.count_rows())
+    if definition.matches(function):
+        condition = plan_column(table, dataset, name, function, options, int(dataset.version)).condition
+    with translate_errors(table, table.storage_options):
+        return int(dataset.scanner(columns=[], filter=condition, with_row_id=True).count_rows())
+
+
 def _pair_ids(one: Any, other: Any) -> Iterator[tuple[int, int]]:
     yield one.id(), other.id()
     for each, same in zip(one.children(), other.children(), strict=True):

@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, Queue
@@ -114,6 +115,16 @@ def check_column_type(dtype: pa.DataType) -> None:
         raise InvalidInputError("a column needs a type: the function gave nothing but nulls; say it with returns=")
 
 
+class FunctionReference(ABC):
+    """A function or class by its name, which is loaded in the process that computes."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def load(self) -> Callable[..., Any]:
+        """Return the function or class; the same one in each call, as long as its code is the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnFunction:
     """What computes a column: a marked function or class, or SQL over the row; can be sent to other processes."""
@@ -128,6 +139,7 @@ class ColumnFunction:
     digest: str = ""
     """Digest of the code and of the modules of the user's own that it imports."""
     target: Any = field(default=None, repr=False, compare=False)
+    """The function or class, or a `FunctionReference`."""
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -451,6 +463,8 @@ def get_instance(function: ColumnFunction) -> Callable[..., Any]:
         InvalidInputError: the class cannot be instantiated.
     """
     target: Callable[..., Any] = function.target
+    if isinstance(function.target, FunctionReference):
+        target = function.target.load()
     if not isinstance(target, type):
         return target
     key = (function.name, function.version)

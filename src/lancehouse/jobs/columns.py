@@ -64,10 +64,10 @@ def define_columns(
         fields: list[pa.Field[Any]] = []
         changed: dict[str, dict[str, str]] = {}
         for name, given in functions.items():
-            function = (
-                given if given.sql is None else replace(given, inputs=_find_sql_inputs(table, dataset, given.sql))
+            function = with_inputs(table, dataset, given)
+            definition = plan_definition(
+                table, dataset, name, function, existing.get(name), allow_changed=allow_changed
             )
-            definition = _define(table, dataset, name, function, existing.get(name), allow_changed=allow_changed)
             if name not in dataset.schema.names:
                 dtype = _find_type(engine, pinned, function)
                 fields.append(pa.field(name, dtype, metadata={METADATA: definition.to_metadata()}))
@@ -83,7 +83,7 @@ def define_columns(
     raise AssertionError("each attempt ends above")
 
 
-def _define(
+def plan_definition(
     table: TableRef,
     dataset: lance.LanceDataset,
     name: str,
@@ -92,7 +92,12 @@ def _define(
     *,
     allow_changed: bool,
 ) -> ColumnDefinition:
-    """Return the definition of a column: that which it has, if this function made it."""
+    """Return the definition of a column: that which it has, if this function made it.
+
+    Raises:
+        InvalidInputError: see `define_columns`.
+        TableColumnNotFoundError: an input does not exist.
+    """
     names = dataset.schema.names
     if name.startswith(COMPANION):
         raise InvalidInputError(f"{name}: names that begin with {COMPANION} are taken")
@@ -124,6 +129,13 @@ def _define(
         companion += "_"
     made = (function.name, function.version, inputs, function.digest, int(dataset.version) + 1)
     return ColumnDefinition(*made, companion, function.sql)
+
+
+def with_inputs(table: TableRef, dataset: lance.LanceDataset, function: ColumnFunction) -> ColumnFunction:
+    """Return a function with its inputs, which of SQL are found by the columns of the table."""
+    if function.sql is None or function.inputs:
+        return function
+    return replace(function, inputs=_find_sql_inputs(table, dataset, function.sql))
 
 
 def _find_sql_inputs(table: TableRef, dataset: lance.LanceDataset, sql: str) -> tuple[str, ...]:
@@ -164,14 +176,24 @@ def _store(
 def _find_type(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
     """Return the type of a column: that of the function, or of one batch that a piece of the engine computes."""
     table, dataset = pinned.open()
-    if function.returns is not None:
-        dtype = function.returns
-    elif function.sql is not None:
+    if function.returns is None and function.sql is None:
+        function = replace(function, returns=_find_type_by_call(engine, pinned, function))
+    return column_type(table, dataset, function)
+
+
+def column_type(table: TableRef, dataset: lance.LanceDataset, function: ColumnFunction) -> pa.DataType:
+    """Return the type of a column as the table has it.
+
+    Raises:
+        InvalidInputError: only a call of the function could tell, or it is no type of a column.
+    """
+    dtype = function.returns
+    if function.sql is not None:
         with translate_errors(table, table.storage_options):
             scanner = dataset.scanner(columns={"value": function.sql}, with_row_id=True)
             dtype = scanner.projected_schema.field("value").type
-    else:
-        dtype = _find_type_by_call(engine, pinned, function)
+    if dtype is None:
+        raise InvalidInputError(f"{function.label} does not say the type of its column: returns=")
     schema = relax_nullability(pa.schema([pa.field("value", dtype)]))
     check_types(schema)
     found: pa.DataType = schema.field(0).type

@@ -155,41 +155,77 @@ def create_view(
         TableAlreadyExistsError: there is a table that is no view, or a view with other columns.
         InvalidInputError: the source has no stable row ids, or the function does not return lists.
     """
-    given = ViewDefinition(source.id, dict(columns), where)
-    if function is not None:
-        parts = (function.name, function.version, function.inputs, function.digest)
-        given = ViewDefinition(source.id, dict(columns), where, *parts)
-    pinned = PinnedVersion.resolve(source, VersionSelector())
-    schema = _view_schema(pinned, given, function)
-    given = replace(given, names=tuple(schema.names))
+    origin, dataset = PinnedVersion.resolve(source, VersionSelector()).open()
+    require_stable_row_ids(origin, has_them=dataset.has_stable_row_ids)
+    given, schema = plan_view(origin, dataset, source.id, columns, function, where)
     table = address.to_ref()
     if not table.exists():
         declare_table(table)
         metadata = {VIEW: given.to_metadata()}
         create(table, locate_table(table), schema.with_metadata(metadata), [])
     else:
-        _redefine(table, given, schema)
+        with table.dataset() as view:
+            existing = require_same_columns(table, view, given, schema)
+            if existing != given:
+                view.delete_config_keys([REFRESHED])  # all rows are made again
+                view.update_schema_metadata({VIEW.decode(): given.to_metadata()})
     return refresh_view(engine, address, function, options, report)
 
 
-def _redefine(table: TableRef, given: ViewDefinition, schema: pa.Schema) -> None:
-    with table.dataset() as dataset:
-        existing = ViewDefinition.from_schema(dataset.schema)
-        if existing is None or existing.names != given.names or not _own_schema(dataset, existing).equals(schema):
-            what = "a view with other columns" if existing else "a table that is no view"
-            raise TableAlreadyExistsError(f"{table}: there is {what}; drop it first")
-        if existing != given:
-            dataset.delete_config_keys([REFRESHED])  # all rows are made again
-            dataset.update_schema_metadata({VIEW.decode(): given.to_metadata()})
+def require_same_columns(
+    table: TableRef, view: lance.LanceDataset, given: ViewDefinition, schema: pa.Schema
+) -> ViewDefinition:
+    """Return the definition of a view that exists.
+
+    Raises:
+        TableAlreadyExistsError: it is no view, or has other columns than those that are given.
+    """
+    existing = ViewDefinition.from_schema(view.schema)
+    if existing is None or existing.names != given.names or not _own_schema(view, existing).equals(schema):
+        what = "a view with other columns" if existing else "a table that is no view"
+        raise TableAlreadyExistsError(f"{table}: there is {what}; drop it first")
+    return existing
 
 
-def _view_schema(pinned: PinnedVersion, definition: ViewDefinition, function: ColumnFunction | None) -> pa.Schema:
-    """Return the columns of a view: those that are taken, those that its function makes, and the source's row id."""
-    table, dataset = pinned.open()
-    if not dataset.has_stable_row_ids:
+def require_stable_row_ids(table: TableRef, *, has_them: bool) -> None:
+    """Refuse a table in which a view could not tell which rows changed.
+
+    Raises:
+        InvalidInputError: it has no stable row ids.
+    """
+    if not has_them:
         raise InvalidInputError(
             f"{table} has no stable row ids, so that a view cannot tell which rows changed: copy it into a new table"
         )
+
+
+def plan_view(
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    source: tuple[str, ...],
+    columns: Mapping[str, str],
+    function: ColumnFunction | None,
+    where: str | None,
+) -> tuple[ViewDefinition, pa.Schema]:
+    """Return the definition of a view, and its columns: those that are taken from the source, those that its function
+    makes, and the source's row id.
+
+    Args:
+        table: the source, for errors.
+        dataset: a dataset with the columns of the source.
+        source: id of the source.
+        columns: columns that are taken from the source's row, as SQL.
+        function: makes further columns.
+        where: condition on the source's rows.
+
+    Raises:
+        InvalidInputError: the function does not return lists, or SQL cannot be read.
+        TableColumnNotFoundError: the source has no such column.
+    """
+    definition = ViewDefinition(source, dict(columns), where)
+    if function is not None:
+        parts = (function.name, function.version, function.inputs, function.digest)
+        definition = ViewDefinition(source, dict(columns), where, *parts)
     if missing := [name for name in definition.inputs if name not in dataset.schema.names]:
         raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}")
     with translate_errors(table, table.storage_options):
@@ -204,7 +240,7 @@ def _view_schema(pinned: PinnedVersion, definition: ViewDefinition, function: Co
         raise InvalidInputError("a view has at least one column, and each name once")
     schema = relax_nullability(pa.schema([*fields, pa.field(SOURCE_ROW, pa.int64())]).remove_metadata())
     check_types(schema)
-    return schema
+    return replace(definition, names=tuple(schema.names)), schema
 
 
 def _own_schema(view: lance.LanceDataset, definition: ViewDefinition) -> pa.Schema:

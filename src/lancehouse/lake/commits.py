@@ -558,17 +558,51 @@ def find_run(table: TableRef, version: int) -> str | None:
     return None if transaction is None else (transaction.transaction_properties or {}).get(RUN)
 
 
-def find_latest_if_only_maintenance(table: TableRef, version: int) -> int | None:
-    """Return the latest version if all after `version` are index builds or compactions; None if any is not."""
+def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequence[str] = ()) -> int | None:
+    """Return the latest version if all after `version` are index builds, compactions, or changes of `columns` alone.
+
+    Args:
+        table: the table.
+        version: the version.
+        columns: columns that may have been added, described or filled since.
+
+    Returns:
+        None if any other change was made.
+    """
     with table.dataset() as dataset:
         later = sorted(each["version"] for each in dataset.version_refs() if each["version"] > version)
         made = [known and known.operation for known in (find_transaction(dataset, each) for each in later)]
+        fields = [each for each in dataset.lance_schema.fields() if each.name() in columns]
+        own = frozenset(number for each in fields for number in _field_ids(each))
+        if columns and later:
+            before = set(dataset.checkout_version(version).schema.names)
+            if not before ^ set(dataset.schema.names) <= set(columns):
+                return None
     for one, following in itertools.zip_longest(made, made[1:]):
         # A compaction first reserves fragment ids, in a version of its own for which pylance has no class.
         is_reserved = type(one) is lance.LanceOperation.BaseOperation
-        if not isinstance(following if is_reserved else one, _MAINTENANCE):
+        if not isinstance(following if is_reserved else one, _MAINTENANCE) and not _changes_only(one, own):
             return None
     return later[-1] if later else version
+
+
+def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: frozenset[int]) -> bool:
+    """Return whether an operation adds columns, of which the schema tells which, or changes only these fields."""
+    match operation:
+        case lance.LanceOperation.Merge():
+            return bool(fields)
+        case lance.LanceOperation.Update(removed_fragment_ids=[], new_fragments=[], fields_modified=modified):
+            return bool(modified) and fields.issuperset(modified)
+        case lance.LanceOperation.UpdateConfig() as update:
+            others = (update.config_updates, update.table_metadata_updates, update.schema_metadata_updates)
+            return not any(others) and fields.issuperset(update.field_metadata_updates or ())
+    return False
+
+
+def _field_ids(field: Any) -> Iterator[int]:
+    yield field.id()
+    for child in field.children():
+        yield from _field_ids(child)
 
 
 def is_reverted(table: TableRef, version: int) -> bool:

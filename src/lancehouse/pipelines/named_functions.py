@@ -24,6 +24,7 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 from pyspark import cloudpickle
 
+from lancehouse.jobs.column_functions import FunctionReference
 from lancehouse.jobs.fingerprints import fingerprint_functions, imported_names, package_levels
 
 FOREIGN = (Exception, SystemExit)
@@ -45,7 +46,7 @@ class ModuleSource:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedFunction:
+class NamedFunction(FunctionReference):
     """A function by its name, `module:function`; can be sent to executors."""
 
     name: str

@@ -44,11 +44,11 @@ class Pipeline:
         fresh = Problems(self.problems.file, self.problems.lines, PipelineError)
         return planner.plan_pipeline(self.shape, fresh, self.folder, run, start)
 
-    def run(self, spark: SparkSession, run: str | None = None, said: Listener | None = None) -> RunReport:
+    def run(self, spark: SparkSession | None = None, run: str | None = None, said: Listener | None = None) -> RunReport:
         """Plan the pipeline, then run it. `report.failures` lists expectations that are not met.
 
         Args:
-            spark: the session.
+            spark: the session; without one, threads of this process do the work, if all steps are in Arrow.
             run: id of the run; a run that is repeated does nothing twice, and resumes where it stopped.
             said: called with each step, and with the progress of its tasks.
 
@@ -56,10 +56,19 @@ class Pipeline:
             PipelineError: the pipeline cannot run; nothing was done.
             LanceNamespaceError: a step failed. The steps before it are done, and stay so.
         """
-        plan = self.plan(spark, run)
+        plan = self.plan(spark or refuse_spark, run)
         report = runner.create_report(plan)
         runner.run_plan(plan, spark, said, report)
         return report
+
+
+def refuse_spark() -> SparkSession:
+    """Stand in for a function that starts a session, where there is to be none.
+
+    Raises:
+        InvalidInputError: always.
+    """
+    raise InvalidInputError("steps in SQL or Python, and a merge, need Spark: without it, steps are in Arrow only")
 
 
 def load(file: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Pipeline:

@@ -34,6 +34,7 @@ from lancehouse.pipelines.arrow_steps import (
     output_schema,
     to_binary_schema,
 )
+from lancehouse.pipelines.columns_and_views import DerivationPlanner, PlannedColumn, PlannedView
 from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
 from lancehouse.pipelines.spark_steps import RowCount
 from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
@@ -60,15 +61,31 @@ def describe_step(part: StepPart, where: str, schema: pa.Schema) -> PlanLine:
     return PlanLine(part.kind, where, _format_step(part), format_columns(schema))
 
 
-def describe_end(shape: PipelineSpec, state: TargetState, where: str) -> Iterator[PlanLine]:
-    """Describe what is done with the rows: sink, indices, compaction, expectations, publishing."""
+def describe_end(
+    shape: PipelineSpec,
+    state: TargetState,
+    where: str,
+    columns: Sequence[PlannedColumn],
+    views: Sequence[PlannedView],
+) -> Iterator[PlanLine]:
+    """Describe what is done with the rows: sink, columns, indices, compaction, expectations, views, publishing."""
     yield PlanLine("sink", where, _format_sink(shape.sink, state))
+    for column in columns:
+        yield PlanLine("column", ARROW, column.describe())
     for index in shape.indices:
         yield PlanLine("index", ARROW, f"{index.kind.upper()} of {index.column}, called {index.index_name}")
     if shape.compact is not None:
         yield PlanLine("compact", ARROW, "make fewer, larger fragments")
     if expectations := [name for name in ("rows", "not_null", "unique", "where") if getattr(shape.expect, name)]:
         yield PlanLine("expect", ARROW, f"{', '.join(expectations)}; else {shape.expect.on_failure}")
+    for view in views:
+        yield PlanLine("view", ARROW, view.describe())
+        for column in view.columns:
+            yield PlanLine("column", ARROW, f"{view.name}.{column.describe()}")
+        for index in view.part.indices:
+            yield PlanLine(
+                "index", ARROW, f"{index.kind.upper()} of {view.name}.{index.column}, called {index.index_name}"
+            )
     if shape.publish is not None:
         yield PlanLine("publish", DRIVER, f"tag {shape.publish.tag}")
 
@@ -125,6 +142,10 @@ class PipelinePlan:
     count: RowCount = field(repr=False)
     """Counts the rows that were read for `frame`."""
     lines: tuple[PlanLine, ...]
+    columns: tuple[PlannedColumn, ...] = ()
+    """Computed columns of the table, in the order in which they are filled."""
+    views: tuple[PlannedView, ...] = ()
+    """Views, in the order in which they are refreshed."""
 
     @property
     def merge_rules(self) -> MergeRules:
@@ -171,10 +192,12 @@ class _Planner:
         self.run, self.is_new = run or uuid4().hex, run is None
         self.lines: list[PlanLine] = []
         self.functions: list[NamedFunction | None] = []
+        self.derivations = DerivationPlanner(shape, problems, folder)
 
     def plan(self) -> PipelinePlan:
         shape, problems = self.shape, self.problems
         self.functions = [self._resolve_function(place, step) for place, step in enumerate(shape.steps)]
+        self.derivations.resolve_functions()
         address, origin = self._resolve_address(), self._resolve_origin()
         state = None if address is None else self._read_state(address)
         rows = None if origin is None else self._open_source(origin)
@@ -192,11 +215,15 @@ class _Planner:
             self._plan_with_spark(origin, rows, planned, count)
         struct = None if rows.frame is None else rows.frame.schema.jsonValue()
         target = target_table.plan_target_schema(problems, address, shape.sink, state, rows.schema, struct)
+        columns: tuple[PlannedColumn, ...] = ()
+        views: tuple[PlannedView, ...] = ()
         if target is not None:
-            target_table.check_maintenance(problems, address, shape, state, target)
+            columns, filled = self.derivations.plan_columns(address, state, target, rows.schema.names)
+            target_table.check_maintenance(problems, address, shape, state, filled)
+            views = self.derivations.plan_views(address, state, filled)
         problems.raise_if_any()
         assert target is not None
-        self.lines += describe_end(shape, state, ARROW if rows.frame is None else SPARK)
+        self.lines += describe_end(shape, state, ARROW if rows.frame is None else SPARK, columns, views)
         return PipelinePlan(
             shape,
             self.run,
@@ -209,6 +236,8 @@ class _Planner:
             rows.frame,
             count,
             tuple(self.lines),
+            columns,
+            views,
         )
 
     # Checks that need no Spark; each returns None if it found a problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any
@@ -13,8 +13,10 @@ from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceEr
 from pyspark.sql import SparkSession
 
 from lancehouse.identifiers import format_levels
-from lancehouse.jobs import compaction, index_building, ingest
-from lancehouse.jobs.engine import TaskProgress
+from lancehouse.jobs import columns, compaction, index_building, ingest, views
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.column_functions import companion_name
+from lancehouse.jobs.engine import Engine, LocalEngine, TaskProgress
 from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
 from lancehouse.lake.commits import locate_table
@@ -22,6 +24,7 @@ from lancehouse.lake.row_changes import retry_conflicts
 from lancehouse.lake.versions import list_tags
 from lancehouse.pipelines import target_table
 from lancehouse.pipelines.arrow_steps import BlobTransform
+from lancehouse.pipelines.columns_and_views import PlannedColumn, PlannedView
 from lancehouse.pipelines.planner import ARROW, DRIVER, SPARK, PipelinePlan
 from lancehouse.pipelines.spec import IndexPart
 from lancehouse.spark import merge, table_writer
@@ -41,8 +44,13 @@ class RunStep:
     """Where it ran: Arrow, Spark, or the driver."""
     state: str = DONE
     version: int | None = None
-    """Version of the table after the step."""
+    """Version of the table, or of the view, after the step."""
     rows: int | None = None
+    """Number of rows written, filled or indexed."""
+    failed: int | None = None
+    """Number of rows for which the function of a column failed, and `on_error` let the run go on."""
+    deleted: int | None = None
+    """Number of rows of a view that were removed, because their source was changed or deleted."""
     seconds: float = 0.0
     says: str = ""
 
@@ -94,8 +102,8 @@ Listener = Callable[[str, TaskProgress | None], None]
 """Called with the name of each step when it begins, and then with the progress of its tasks."""
 
 
-def run_plan(plan: PipelinePlan, spark: SparkSession, listener: Listener | None, report: RunReport) -> None:
-    """Run a plan; the report is filled in also if this raises.
+def run_plan(plan: PipelinePlan, spark: SparkSession | None, listener: Listener | None, report: RunReport) -> None:
+    """Run a plan, in threads of this process if there is no session; the report is filled in also if this raises.
 
     Raises:
         LanceNamespaceError: a step failed. The steps before it are done, and stay so.
@@ -104,9 +112,11 @@ def run_plan(plan: PipelinePlan, spark: SparkSession, listener: Listener | None,
 
 
 class _PipelineRun:
-    def __init__(self, plan: PipelinePlan, spark: SparkSession, listener: Listener | None, report: RunReport) -> None:
+    def __init__(
+        self, plan: PipelinePlan, spark: SparkSession | None, listener: Listener | None, report: RunReport
+    ) -> None:
         self.plan, self.spark, self.listener, self.report = plan, spark, listener, report
-        self.engine = SparkEngine(spark)
+        self.engine: Engine = LocalEngine(report_progress=self._report_tasks) if spark is None else SparkEngine(spark)
         self.address, self.table = plan.address, plan.address.to_ref()
         self.version = 0
         """Version of the table after the last step that was done."""
@@ -120,10 +130,14 @@ class _PipelineRun:
             if self._is_published(version):
                 self._skip()
             else:
+                for column in self.plan.columns:
+                    self.version = self._fill_column(self.address, column, column.name)
                 for index in self.plan.shape.indices:
-                    self._build_index(index)
+                    self.version = self._build_index(self.address, index, index.index_name) or self.version
                 self._compact()
                 if self._check_expectations(version):
+                    for view in self.plan.views:
+                        self._refresh_view(view)
                     self._publish()
             report.rows = int(self.plan.address.to_ref(version=self.version).open().count_rows())
             if report.state == UNFINISHED:
@@ -141,16 +155,24 @@ class _PipelineRun:
         if self.listener is not None:
             self.listener(name, None)
         self.report.steps.append(step)
-        listener = self.listener
         try:
-            with watch_tasks(self.spark, None if listener is None else lambda done: listener(name, done)):
+            with self._watch_tasks():
                 yield step
         except BaseException as error:
             step.state, step.says = FAILED, str(error)
             raise
         finally:
             step.seconds = round(monotonic() - started, 3)
-            step.version = self.version or None
+            step.version = step.version or self.version or None
+
+    def _watch_tasks(self) -> AbstractContextManager[None]:
+        if self.spark is None:  # the engine reports them
+            return nullcontext()
+        return watch_tasks(self.spark, None if self.listener is None else self._report_tasks)
+
+    def _report_tasks(self, tasks: TaskProgress) -> None:
+        if self.listener is not None:
+            self.listener(self.report.steps[-1].step, tasks)
 
     # Rows
 
@@ -212,28 +234,58 @@ class _PipelineRun:
                 undo_declaration(self.table)
             raise
 
+    # Computed columns and views
+
+    def _fill_column(self, address: TableAddress, column: PlannedColumn, name: str) -> int:
+        """Define a column if it is not, and fill the rows that lack it; return the version of its table."""
+        with self._record_step(f"column {name}", ARROW) as step:
+            functions = {column.name: column.function}
+            columns.define_columns(self.engine, address, functions, allow_changed=column.allow_changed)
+            done = columns.backfill(self.engine, address, functions, column.options)
+            step.version, step.rows, step.failed = done.version, done.filled, done.failed + done.skipped
+            if step.failed:
+                step.says = f"failed for {step.failed} rows: lancehouse table errors tells them"
+            elif not step.rows:
+                step.state = IDLE
+        return done.version
+
+    def _refresh_view(self, view: PlannedView) -> None:
+        """Create or refresh a view, then fill its columns and build its indices."""
+        with self._record_step(f"view {view.name}", ARROW) as step:
+            done = views.create_view(
+                self.engine, view.address, view.source, view.part.columns, view.function, view.part.where, view.options
+            )
+            step.version, step.rows, step.deleted = done.version, done.inserted, done.deleted
+            step.says = f"shows version {done.source_version} of {format_levels(view.source.id)}"
+            if not done.inserted and not done.deleted:
+                step.state = IDLE
+        for column in view.columns:
+            self._fill_column(view.address, column, f"{view.name}.{column.name}")
+        for index in view.part.indices:
+            self._build_index(view.address, index, f"{view.name}.{index.index_name}")
+
     # Maintenance
 
-    def _build_index(self, index: IndexPart) -> None:
-        with self._record_step(f"index {index.index_name}", ARROW) as step:
-            existing = index_building.find_index(self.table, index.index_name)
+    def _build_index(self, address: TableAddress, index: IndexPart, name: str) -> int | None:
+        """Build an index, or add new rows to it; return the version that this made, if it made one."""
+        with self._record_step(f"index {name}", ARROW) as step:
+            existing = index_building.find_index(address.to_ref(), index.index_name)
             if existing is not None and not existing.unindexed:
                 step.state, step.says = BEFORE, "it is there"
-                return
-            if existing is not None:
-                self.version = retry_conflicts(
-                    self.address,
-                    lambda: index_building.optimize_indices(self.engine, self.address, [index.index_name]),
+            elif existing is not None:
+                step.version = retry_conflicts(
+                    address, lambda: index_building.optimize_indices(self.engine, address, [index.index_name])
                 )
                 step.rows, step.says = existing.unindexed, "new rows were taken in"
-                return
-            built = retry_conflicts(
-                self.address,
-                lambda: index_building.create_index(
-                    self.engine, self.address, index.column, index.kind, index.index_name, False, index.params
-                ),
-            )
-            self.version = built.version
+            else:
+                built = retry_conflicts(
+                    address,
+                    lambda: index_building.create_index(
+                        self.engine, address, index.column, index.kind, index.index_name, False, index.params
+                    ),
+                )
+                step.version = built.version
+        return step.version if step.state == DONE else None
 
     def _compact(self) -> None:
         options = self.plan.shape.compact
@@ -257,7 +309,7 @@ class _PipelineRun:
         if expect == type(expect)(on_failure=expect.on_failure):
             return True
         with self._record_step("expect", ARROW) as step:
-            failures = target_table.find_failures(self.spark, self.address, self.version, expect)
+            failures = target_table.find_failures(self.engine, self.address, self.version, expect)
             if not failures:
                 step.says = f"all holds in version {self.version}"
                 return True
@@ -270,7 +322,8 @@ class _PipelineRun:
     def _restore(self, version: int) -> None:
         """Restore the version before the run, unless others have changed the table since."""
         with self._record_step("restore", DRIVER) as step:
-            before, latest = version - 1, commits.find_latest_if_only_maintenance(self.table, version)
+            own = [name for each in self.plan.columns for name in (each.name, companion_name(each.name))]
+            before, latest = version - 1, commits.find_latest_if_only_maintenance(self.table, version, own)
             if not self.has_own_rows:
                 step.state, step.says = SKIPPED, "this run has changed nothing"
             elif before < 1:
@@ -301,10 +354,13 @@ class _PipelineRun:
         self.version = self._tagged_version(shape.publish.tag)
         self.report.tag = shape.publish.tag
         names = [
+            *(f"column {each.name}" for each in self.plan.columns),
             *(f"index {each.index_name}" for each in shape.indices),
             *(["compact"] if shape.compact is not None else []),
+            "expect",
+            *(f"view {each.name}" for each in self.plan.views),
         ]
-        for name in (*names, "expect", "publish"):
+        for name in (*names, "publish"):
             self.report.steps.append(RunStep(name, DRIVER, BEFORE, self.version))
 
     def _publish(self) -> None:

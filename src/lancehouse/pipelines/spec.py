@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 from lance_namespace.errors import InvalidInputError
 from pydantic import (
@@ -16,6 +16,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     StringConstraints,
     ValidationError,
@@ -24,7 +27,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from lancehouse.documents import DocumentError, Loc, Problems, read_yaml, substitute, to_plain
-from lancehouse.identifiers import parse_levels
+from lancehouse.identifiers import parse_levels, quote_name
 from lancehouse.suggestions import find_close, suggest
 
 VARIABLES = "variables"
@@ -146,7 +149,7 @@ def _parse_options(value: Any) -> Any:
 
 def _check_function(value: str) -> str:
     module, _, name = value.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+    if not _is_function(module, name):
         raise PydanticCustomError("wrong", "must name a function as module:function")
     return value
 
@@ -324,6 +327,80 @@ class IndexPart(SpecPart):
         return params
 
 
+class CallsPart(SpecPart):
+    """How a function of a column or view is called."""
+
+    batch_rows: PositiveInt | None = None
+    retries: NonNegativeInt | None = None
+    retry_on: Names = ()
+    backoff_s: NonNegativeFloat | None = None
+    timeout_s: PositiveFloat | None = None
+    max_concurrency: PositiveInt | None = None
+    resources: dict[str, PositiveFloat] = {}
+
+    @property
+    def fill_arguments(self) -> dict[str, Any]:
+        """The arguments that are given, as `TableJobs.backfill` takes them."""
+        names = self.model_fields_set.intersection((*CallsPart.model_fields, *_FILLS))
+        return {name: getattr(self, name) for name in names}
+
+
+_FILLS = ("on_error", "checkpoint_rows", "checkpoint_s", "commit_every")
+
+
+def _to_function_or_sql(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    module, _, name = value.strip().partition(":")
+    return {"function" if _is_function(module, name) else "sql": value}
+
+
+def _to_null(value: Any) -> Any:
+    return "null" if value is None else value  # YAML's null is nothing
+
+
+def _is_function(module: str, name: str) -> bool:
+    return all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+
+
+class ColumnPart(CallsPart):
+    """A computed column: its function or SQL, and how it is filled."""
+
+    function: Function | None = None
+    sql: Word | None = None
+    where: Word | None = None
+    on_error: Annotated[Literal["fail", "null", "skip"], BeforeValidator(_to_null)] = "fail"
+    checkpoint_rows: PositiveInt | None = None
+    checkpoint_s: PositiveFloat | None = None
+    commit_every: PositiveInt | None = None
+    allow_changed: bool = False
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        _require_one_of(self, "function", "sql")
+        return self
+
+
+Columns = dict[str, Annotated[ColumnPart, BeforeValidator(_to_function_or_sql)]]
+
+
+def _to_expressions(value: Any) -> Any:
+    names = _to_list(value)
+    return {each: quote_name(str(each)) for each in names} if isinstance(names, list) else value
+
+
+class ViewPart(CallsPart):
+    """A materialized view: a table whose rows are made of those of another."""
+
+    name: Table
+    source: Table | None = None
+    function: Function | None = None
+    columns: Annotated[Texts, BeforeValidator(_to_expressions)] = {}
+    where: Word | None = None
+    computed: Columns = {}
+    indices: tuple[IndexPart, ...] = ()
+
+
 class RowsPart(SpecPart):
     """Bounds of the number of rows that is expected."""
 
@@ -363,6 +440,8 @@ class PipelineSpec(SpecPart):
     source: SourcePart
     steps: tuple[StepPart, ...] = ()
     sink: SinkPart
+    columns: Columns = {}
+    views: tuple[ViewPart, ...] = ()
     indices: tuple[IndexPart, ...] = ()
     compact: Annotated[dict[str, Any] | None, BeforeValidator(_parse_options)] = None
     expect: ExpectPart = ExpectPart()
@@ -399,6 +478,8 @@ _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "dict_type": "keys and values",
@@ -408,7 +489,7 @@ _KINDS: Mapping[str, str] = {
 }
 
 
-_SINGLE: Mapping[str, str] = {"steps": "this step", "indices": "this index"}
+_SINGLE: Mapping[str, str] = {"steps": "this step", "indices": "this index", "views": "this view"}
 
 
 def _format_error(error: ErrorDetails) -> str:
@@ -428,10 +509,11 @@ def _format_error(error: ErrorDetails) -> str:
             return f"{key} must be {expected}, not {_format_value(value)}"
         case "string_too_short" | "too_short":
             return f"{key} must not be empty"
+        case "greater_than" if isinstance(context["gt"], float):
+            return f"{key} must be more than {context['gt']:g}, not {value}"
         case "greater_than" | "greater_than_equal":
-            return (
-                f"{key} must be {context.get('gt', -1) + 1 if 'gt' in context else context['ge']} or more, not {value}"
-            )
+            least = context["gt"] + 1 if "gt" in context else context["ge"]
+            return f"{key} must be {least:g} or more, not {value}"
         case "value_error" | "wrong":
             return f"{key} {error['msg'].removeprefix('Value error, ')}"
     if kind in _KINDS:
@@ -450,9 +532,13 @@ def _format_value(value: Any) -> str:
 def _known_keys(loc: Sequence[Any]) -> list[str]:
     """Return the keys that are allowed where an unknown one was found."""
     part: Any = PipelineSpec
+    is_name = False  # of a column, which stands where other parts have their keys
     for step in loc[:-1]:
-        if isinstance(step, str) and isinstance(part, type) and issubclass(part, SpecPart):
-            part = _find_part(part.model_fields[step].annotation)
+        if isinstance(step, str) and not is_name:
+            annotation = part.model_fields[step].annotation
+            part, is_name = _find_part(annotation), get_origin(annotation) is dict
+        else:
+            is_name = False
     keys = [field.alias or name for name, field in part.model_fields.items()]
     return [VARIABLES, *keys] if part is PipelineSpec else keys
 

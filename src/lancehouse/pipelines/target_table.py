@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance_namespace import DescribeNamespaceRequest, DescribeTableRequest
 from lance_namespace.errors import (
     InvalidInputError,
@@ -21,10 +22,12 @@ from lance_namespace.errors import (
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
-from lancehouse.documents import Problems
+from lancehouse.documents import Loc, Problems
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs import index_building
 from lancehouse.jobs.address import PinnedVersion, TableAddress, get_client
+from lancehouse.jobs.column_functions import definitions
+from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.index_building import check_buildable
 from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
 from lancehouse.jobs.sources.schemas import conform
@@ -36,7 +39,7 @@ from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkP
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_rows import from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
-from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks, translate_task_errors
+from lancehouse.spark.engine import Batches, SparkEngine, run_in_tasks, translate_task_errors
 
 ADDING = ("append", "merge")
 """Modes that do not change the columns of a table."""
@@ -80,7 +83,7 @@ def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: boo
     table = address.to_ref()
     dataset = table.find()
     if dataset is None:
-        _require_namespace(address)
+        require_namespace(address)
         return TargetState(None, run, None)
     attempt, number = run, 1
     version = None if is_new else find_version_of_run(table, attempt)
@@ -97,7 +100,7 @@ def read_target_state(address: TableAddress, mode: str, run: str, *, is_new: boo
     return TargetState(dataset, attempt, version)
 
 
-def _require_namespace(address: TableAddress) -> None:
+def require_namespace(address: TableAddress) -> None:
     """Check that a table can be created.
 
     Raises:
@@ -198,7 +201,9 @@ def _require_fit(address: TableAddress, schema: pa.Schema, target: pa.Schema, st
 
 
 def _require_all_columns(address: TableAddress, schema: pa.Schema, target: pa.Schema) -> None:
-    if missing := [name for name in target.names if name not in schema.names]:
+    computed = definitions(target)
+    derived = {*computed, *(each.companion for each in computed.values())}
+    if missing := [name for name in target.names if name not in schema.names and name not in derived]:
         raise TableSchemaValidationError(
             f"the rows have no column {', '.join(missing)}, which {address} has: rows are replaced as a whole"
         )
@@ -208,16 +213,24 @@ def check_maintenance(
     problems: Problems, address: TableAddress, shape: PipelineSpec, state: TargetState, target: pa.Schema
 ) -> None:
     """Check that indices can be built on a table with these columns, and that expectations can be evaluated."""
+    has_indices = state.dataset is not None and shape.sink.mode in ADDING
+    check_indices(problems, ("indices",), address, shape.indices, target, has_indices)
+    check_expectations(problems, address, target, shape.expect)
+
+
+def check_indices(
+    problems: Problems, loc: Loc, address: TableAddress, indices: Sequence[IndexPart], schema: pa.Schema, exists: bool
+) -> None:
+    """Check that indices can be built on a table with these columns; `exists`: it may have some of them."""
     names = set[str]()
-    for place, index in enumerate(shape.indices):
-        with problems.collect("indices", place):
+    for place, index in enumerate(indices):
+        with problems.collect(*loc, place):
             if index.index_name in names:
                 raise InvalidInputError(f"two indices are called {index.index_name}; give one another name")
             names.add(index.index_name)
-            check_buildable(address.to_ref(), target, index.column, index.kind, index.index_name, index.params)
-            if state.dataset is not None and shape.sink.mode in ADDING:
+            check_buildable(address.to_ref(), schema, index.column, index.kind, index.index_name, index.params)
+            if exists:
                 _require_same_index(address, index)
-    check_expectations(problems, address, target, shape.expect)
 
 
 def _require_same_index(address: TableAddress, index: IndexPart) -> None:
@@ -253,7 +266,7 @@ def check_expectations(problems: Problems, address: TableAddress, schema: pa.Sch
             _to_scan(f"NOT ({condition})").schema(address.to_ref(), empty)
 
 
-def find_failures(spark: SparkSession, address: TableAddress, version: int, expect: ExpectPart) -> list[str]:
+def find_failures(engine: Engine, address: TableAddress, version: int, expect: ExpectPart) -> list[str]:
     """Return the expectations that a version does not meet, a sentence each."""
     pinned = PinnedVersion.resolve(address, VersionSelector(version))
     _, dataset = pinned.open()
@@ -261,12 +274,12 @@ def find_failures(spark: SparkSession, address: TableAddress, version: int, expe
     sentences = list(_size_failures(rows, expect))
     conditions = [_Condition(f"{quote_name(name)} IS NULL", f"null in {name}") for name in expect.not_null]
     conditions += [_Condition(f"NOT ({each})", f"against {each!r}") for each in expect.where]
-    counts = _count_each(spark, pinned, conditions)
+    counts = _count_each(engine, pinned, conditions)
     sentences += [
         f"{_format_rows(count)} {each.words}" for each, count in zip(conditions, counts, strict=True) if count
     ]
     for key in expect.unique:
-        if count := _count_shared(spark, pinned, key):
+        if count := _count_shared(engine, pinned, key):
             sentences.append(f"{_format_rows(count)} not alone with their {', '.join(key)}, which should be unique")
     return sentences
 
@@ -284,7 +297,7 @@ def _format_rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count} rows are"
 
 
-def _count_each(spark: SparkSession, pinned: PinnedVersion, conditions: Sequence[_Condition]) -> list[int]:
+def _count_each(engine: Engine, pinned: PinnedVersion, conditions: Sequence[_Condition]) -> list[int]:
     """Return how many rows meet each condition; every task counts its own rows for all of them."""
     if not conditions:
         return []
@@ -295,8 +308,7 @@ def _count_each(spark: SparkSession, pinned: PinnedVersion, conditions: Sequence
         table, dataset = pinned.open()
         return [json.dumps([_to_scan(each).count(table, dataset, parts) for each in filters])]
 
-    with translate_task_errors():
-        result_texts = collect_results(spark, split_fragments(dataset, parallelism(spark), split=False), work)
+    result_texts = engine.run(split_fragments(dataset, engine.parallelism, split=False), work)
     return [sum(each) for each in zip(*map(json.loads, result_texts), strict=True)] or [0] * len(conditions)
 
 
@@ -304,22 +316,37 @@ def _to_scan(filter: str) -> Scan:
     return Scan(columns=(), filter=filter, with_row_id=True)
 
 
-def _count_shared(spark: SparkSession, pinned: PinnedVersion, key: Sequence[str]) -> int:
-    """Return how many rows have a key that another row has too; null is no key. Spark shuffles the keys."""
+def _count_shared(engine: Engine, pinned: PinnedVersion, key: Sequence[str]) -> int:
+    """Return how many rows have a key that another row has too; null is no key."""
     _, dataset = pinned.open()
     columns = [field for field in key_schema(dataset.schema, key) if field.name not in (ADDRESS, ROW)]
     names = [field.name for field in columns]
-    struct = StructType()
-    for field in columns:
-        struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
 
     def work(parts: list[FragmentRange]) -> Batches:
         table, dataset = pinned.open()
         return (batch.select(names) for batch in read_keys(table, dataset, parts, key))
 
-    frame = run_in_tasks(spark, split_fragments(dataset, parallelism(spark), split=True), work, struct).dropna()
+    parts = split_fragments(dataset, engine.parallelism, split=True)
+    if isinstance(engine, SparkEngine):
+        return _count_shared_by_shuffle(engine.spark, parts, work, columns)
+    batches = [batch for part in parts for batch in work(part)]
+    rows = pa.Table.from_batches(batches, pa.schema(columns)).drop_null()
+    counts = rows.group_by(names).aggregate([([], "count_all")])["count_all"]
+    return int(pc.sum(counts.filter(pc.greater(counts, pa.scalar(1)))).as_py() or 0)
+
+
+def _count_shared_by_shuffle(
+    spark: SparkSession,
+    parts: Sequence[list[FragmentRange]],
+    work: Callable[[list[FragmentRange]], Batches],
+    columns: Sequence[pa.Field[Any]],
+) -> int:
+    struct = StructType()
+    for field in columns:
+        struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
+    frame = run_in_tasks(spark, parts, work, struct).dropna()
     number = functions.count(functions.lit(1)).alias("number")
-    duplicates = frame.groupBy(*names).agg(number).where("number > 1")
+    duplicates = frame.groupBy(*(field.name for field in columns)).agg(number).where("number > 1")
     with translate_task_errors():
         [row] = duplicates.agg(functions.sum("number")).collect()
     return int(row[0] or 0)
