@@ -131,6 +131,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "add_columns": {"table": "t", "columns": {"new": "id"}},
     "define_columns": {"table": "t", "columns": {"new": "id"}},
     "backfill": {"table": "t"},
+    "keep_filled": {"table": "t", "checkpoint": "c"},
     "computed_columns": {"table": "t"},
     "column_errors": {"table": "t", "column": "id"},
     "view_errors": {"view": "t"},

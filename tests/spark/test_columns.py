@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,26 @@ def test_columns_are_filled_by_tasks(catalog: LanceCatalog, tmp_path: Path) -> N
     new = catalog.spark.createDataFrame([(50, "late")], ["id", "word"])
     catalog.append(new, "docs")
     assert catalog.backfill("docs").filled == 1
+
+
+def test_a_stream_keeps_columns_filled(catalog: LanceCatalog, tmp_path: Path) -> None:
+    def docs() -> lance.LanceDataset:
+        return lance.dataset(tmp_path / "docs.lance")
+
+    catalog.define_columns("docs", {"length": "length(word)"})
+    place = str(tmp_path / "checkpoint")
+    catalog.keep_filled("docs", place, trigger={"availableNow": True}).awaitTermination()
+    assert (docs().count_rows("length IS NULL"), docs().version) == (0, 3)
+    query = catalog.keep_filled("docs", place, "length", trigger="0 seconds")
+    try:
+        catalog.append(catalog.spark.createDataFrame([(50, "late")], ["id", "word"]), "docs")
+        while docs().version < 5:
+            assert query.isActive
+            time.sleep(0.2)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert (docs().count_rows("length IS NULL"), docs().version) == (0, 5), "nothing else is new"
 
 
 def test_tables_are_created_with_stable_row_ids(

@@ -25,6 +25,8 @@ from pyspark.sql.functions import col
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from lancehouse.connection import Connection
+from lancehouse.jobs import LocalEngine, TableJobs
 from lancehouse.spark import LanceCatalog
 from lancehouse.spark.data_source import LanceSource
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
@@ -187,6 +189,17 @@ def test_versions_without_rows_are_passed(table: str) -> None:
     dataset.delete("id = 0")
     assert stream.next() == []
     assert stream.place == {"version": lance.dataset(table).version}
+
+
+def test_values_of_computed_columns_are_no_rows(table: str, tmp_path: Path) -> None:
+    stream = Stream(table, columns="id")
+    stream.next()
+    shutil.copytree(table, tmp_path / "d" / "t.lance")
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path / "d")}), LocalEngine(threads=1))
+    jobs.define_columns("t", {"twice": "id * 2"})
+    put(tmp_path / "d" / "t.lance", 7)
+    jobs.backfill("t")
+    assert Stream(str(tmp_path / "d" / "t.lance"), stream.at, columns="id").next() == [7]
 
 
 def test_columns_and_filter_hold_for_streams(table: str) -> None:

@@ -26,15 +26,13 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.jobs.fingerprints import digest_code, json_digest
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import COMPANION
+from lancehouse.lake.scans import COMPANION, COMPUTED
 from lancehouse.secrets import redact
 
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-METADATA = b"lancehouse.column"
-"""Key of a field's metadata that holds the definition of a computed column."""
 COMPANION_TYPE = pa.struct([("version", pa.string()), ("state", pa.string()), ("at", pa.int64())])
 """Version of the function, state, and the version of the table whose inputs were read."""
 FILLED, FAILED, SKIPPED = "filled", "failed", "skipped"
@@ -212,7 +210,7 @@ class ColumnDefinition:
     def from_field(cls, field: pa.Field[Any]) -> Self | None:
         """Return the definition of a column; None if it has none, or one that cannot be read."""
         try:
-            match json.loads((field.metadata or {}).get(METADATA, b"null")):
+            match json.loads((field.metadata or {}).get(COMPUTED, b"null")):
                 case {
                     "version": str(version),
                     "digest": str(digest),

@@ -18,7 +18,6 @@ from lancehouse.jobs.column_filling import FillOptions, FillResult, error_record
 from lancehouse.jobs.column_functions import (
     COMPANION_TYPE,
     FAILED,
-    METADATA,
     SKIPPED,
     CallRules,
     ColumnDefinition,
@@ -34,7 +33,7 @@ from lancehouse.jobs.index_building import optimize_stale_indices
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import COMPANION, VersionSelector, empty_dataset
+from lancehouse.lake.scans import COMPANION, COMPUTED, VersionSelector, empty_dataset
 from lancehouse.schema.walk import check_types, relax_nullability
 
 logger = logging.getLogger(__name__)
@@ -70,9 +69,9 @@ def define_columns(
             )
             if name not in dataset.schema.names:
                 dtype = _find_type(engine, pinned, function)
-                fields.append(pa.field(name, dtype, metadata={METADATA: definition.to_metadata()}))
+                fields.append(pa.field(name, dtype, metadata={COMPUTED: definition.to_metadata()}))
             elif definition != existing[name]:
-                changed[name] = {METADATA.decode(): definition.to_metadata()}
+                changed[name] = {COMPUTED.decode(): definition.to_metadata()}
             if definition.companion not in dataset.schema.names:
                 fields.append(pa.field(definition.companion, COMPANION_TYPE))
         try:

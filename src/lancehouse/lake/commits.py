@@ -34,7 +34,7 @@ from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_streams import RowSource
-from lancehouse.lake.scans import empty_dataset
+from lancehouse.lake.scans import empty_dataset, field_ids
 from lancehouse.lake.versions import find_transaction
 
 logger = logging.getLogger(__name__)
@@ -572,8 +572,7 @@ def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequ
     with table.dataset() as dataset:
         later = sorted(each["version"] for each in dataset.version_refs() if each["version"] > version)
         made = [known and known.operation for known in (find_transaction(dataset, each) for each in later)]
-        fields = [each for each in dataset.lance_schema.fields() if each.name() in columns]
-        own = frozenset(number for each in fields for number in _field_ids(each))
+        own = field_ids(dataset, columns)
         if columns and later:
             before = set(dataset.checkout_version(version).schema.names)
             if not before ^ set(dataset.schema.names) <= set(columns):
@@ -586,7 +585,7 @@ def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequ
     return later[-1] if later else version
 
 
-def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: frozenset[int]) -> bool:
+def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: set[int]) -> bool:
     """Return whether an operation adds columns, of which the schema tells which, or changes only these fields."""
     match operation:
         case lance.LanceOperation.Merge():
@@ -597,12 +596,6 @@ def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: 
             others = (update.config_updates, update.table_metadata_updates, update.schema_metadata_updates)
             return not any(others) and fields.issuperset(update.field_metadata_updates or ())
     return False
-
-
-def _field_ids(field: Any) -> Iterator[int]:
-    yield field.id()
-    for child in field.children():
-        yield from _field_ids(child)
 
 
 def is_reverted(table: TableRef, version: int) -> bool:

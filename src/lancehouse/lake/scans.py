@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import groupby
@@ -35,6 +35,8 @@ BLOB_ROWS = 64
 
 COMPANION = "_lancehouse_"
 """Prefix of the companion of a computed column, which says of each row what made its value."""
+COMPUTED = b"lancehouse.column"
+"""Key of a field's metadata that holds the definition of a computed column."""
 LAST_VERSION = (1 << 63) - 1
 MIN_TASK_ROWS = 1 << 16
 """Smallest number of rows that is worth a task of its own."""
@@ -329,7 +331,7 @@ def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = 
     """Yield what each version added, oldest first; versions are read lazily.
 
     Appends, inserts and updates add the rows that they wrote, an overwrite all of its rows. Compaction, indices,
-    deletions, new columns and settings add none.
+    deletions, new columns, values of computed columns and settings add none.
 
     Args:
         table: to read.
@@ -371,6 +373,8 @@ def _read_increment(table: TableRef, dataset: lance.LanceDataset) -> Increment:
             return _to_increment(dataset, new)
         case _Done.Overwrite() | _Done.Clone():
             return _to_increment(dataset)
+        case _Done.Update(new_fragments=[], fields_modified=fields) if _computed_fields(dataset).issuperset(fields):
+            return Increment(dataset.version)  # computed columns were filled: the rows are the same
         case _Done.Update() | _Done.DataOverlay():
             does = "changed values in place, and does not tell in which rows"
         case _Done.Restore():
@@ -380,6 +384,25 @@ def _read_increment(table: TableRef, dataset: lance.LanceDataset) -> Increment:
         case _:
             return Increment(dataset.version)
     raise UnsupportedOperationError(f"version {dataset.version} of {table} {does}")
+
+
+def _computed_fields(dataset: lance.LanceDataset) -> set[int]:
+    """Return the field ids of computed columns and their companions."""
+    fields = dataset.schema
+    return field_ids(
+        dataset, {each.name for each in fields if COMPUTED in (each.metadata or {}) or each.name.startswith(COMPANION)}
+    )
+
+
+def field_ids(dataset: lance.LanceDataset, columns: Collection[str]) -> set[int]:
+    """Return the field ids of columns, and of what is in them."""
+    fields = [each for each in dataset.lance_schema.fields() if each.name() in columns]
+    numbers = set[int]()
+    while fields:
+        field = fields.pop()
+        numbers.add(field.id())
+        fields += field.children()
+    return numbers
 
 
 def _find_operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:

@@ -17,11 +17,11 @@ from lancehouse.identifiers import format_levels
 from lancehouse.jobs import views
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_filling import FillOptions, count_rows_to_fill
-from lancehouse.jobs.column_functions import COMPANION_TYPE, METADATA, ColumnFunction, companion_name, definitions
+from lancehouse.jobs.column_functions import COMPANION_TYPE, ColumnFunction, companion_name, definitions
 from lancehouse.jobs.columns import column_type, plan_definition, with_inputs
 from lancehouse.jobs.table_jobs import parse_fill_options
 from lancehouse.lake.commits import creates_stable_row_ids
-from lancehouse.lake.scans import Scan, empty_dataset
+from lancehouse.lake.scans import COMPUTED, Scan, empty_dataset
 from lancehouse.pipelines.named_functions import get_function
 from lancehouse.pipelines.spec import CallsPart, ColumnPart, PipelineSpec, ViewPart
 from lancehouse.pipelines.target_table import ADDING, TargetState, check_indices, require_namespace
@@ -148,7 +148,7 @@ class DerivationPlanner:
                 whole = with_inputs(table, empty, function)
                 definition = plan_definition(table, empty, name, whole, known, allow_changed=part.allow_changed)
                 if known is None:
-                    dtype, metadata = column_type(table, empty, function), {METADATA: definition.to_metadata()}
+                    dtype, metadata = column_type(table, empty, function), {COMPUTED: definition.to_metadata()}
                     schema = schema.append(pa.field(name, dtype, metadata=metadata))
                     schema = schema.append(pa.field(companion_name(name), COMPANION_TYPE))
                 options = _to_options(part, part.where)

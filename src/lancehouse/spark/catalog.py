@@ -9,6 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from lancehouse import named_catalogs
@@ -24,12 +25,16 @@ from lancehouse.jobs.table_jobs import (
     check_flag,
     check_frame,
     check_levels,
+    check_mapping,
     check_names,
     check_number,
     check_text,
+    parse_fill_options,
+    parse_functions,
     parse_merge_rules,
     parse_write_options,
     some_names,
+    split_report,
 )
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.lake.search import Search
@@ -42,6 +47,7 @@ from lancehouse.spark import (
     search,
     session,
     statements,
+    streams,
     table_reader,
     table_writer,
 )
@@ -264,6 +270,38 @@ class LanceCatalog(TableJobs):
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
         rows = super().lineage(table)
         return self.spark.createDataFrame(rows)
+
+    def keep_filled(
+        self,
+        table: TableName,
+        checkpoint: str,
+        columns: Names | Mapping[str, Any] | None = None,
+        where: str | None = None,
+        trigger: str | Mapping[str, Any] = "10 seconds",
+        **how: Any,
+    ) -> StreamingQuery:
+        """Start a streaming query that fills computed columns whenever the table has a new version.
+
+        It does what `backfill` does, so that each row is filled once, also after a restart.
+
+        Args:
+            table: id of the table.
+            checkpoint: location where Spark keeps how far the query is.
+            columns: see `backfill`.
+            where: see `backfill`.
+            trigger: how often it looks for new versions, or arguments of Spark's `trigger`, such as
+                `{"availableNow": True}`, which ends when all is filled.
+            how: see `backfill`.
+        """
+        place, address = check_text("checkpoint", checkpoint), self._address(table)
+        chosen = columns if isinstance(columns, Mapping) else some_names("columns", columns)
+        if isinstance(chosen, Mapping):
+            parse_functions(chosen)
+        parse_fill_options(split_report(how)[0], check_condition("where", where), False)
+        expected = "a time such as '10 seconds', or arguments of Spark's trigger"
+        when = {"processingTime": trigger} if isinstance(trigger, str) else check_mapping("trigger", trigger, expected)
+        address.to_ref().open()
+        return streams.keep_filled(self.spark, address, chosen, {"where": where, **how}, when, place)
 
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""

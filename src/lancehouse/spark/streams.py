@@ -21,15 +21,20 @@ from lance_namespace.errors import (
 )
 from pyarrow import fs
 from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from lancehouse.jobs.address import MAX_OPENED, PinnedVersion
+from lancehouse.connection import Connection
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
+from lancehouse.jobs.table_jobs import TableJobs
 from lancehouse.lake.commits import NewFragment, find_version
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
@@ -45,8 +50,8 @@ from lancehouse.lake.scans import (
 )
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.secrets import redact
-from lancehouse.spark.data_source_options import LATEST, SourceOptions, StreamQuery
-from lancehouse.spark.engine import Batches
+from lancehouse.spark.data_source_options import LATEST, SECRET_PREFIX, SourceOptions, StreamQuery
+from lancehouse.spark.engine import Batches, SparkEngine
 from lancehouse.spark.table_reader import STREAM, VERSION, read_fitting_batches
 from lancehouse.spark.table_writer import Sink
 
@@ -351,6 +356,34 @@ def _advise_restart() -> Iterator[None]:
         ) from error
     except InvalidTableStateError as error:
         raise type(error)(f"{error}; start again with a new checkpoint") from error
+
+
+def keep_filled(
+    spark: SparkSession,
+    address: TableAddress,
+    columns: Any,
+    how: Mapping[str, Any],
+    trigger: Mapping[str, Any],
+    checkpoint: str,
+) -> StreamingQuery:
+    """Start a query that fills computed columns whenever a table has a new version. See `LanceCatalog.keep_filled`."""
+    connection = address.connection
+    assert isinstance(connection, Connection)
+
+    def fill(batch: DataFrame, _: int) -> None:
+        # Which rows lack a value, the table knows better than the batch, and a batch that is repeated finds none.
+        TableJobs(connection, SparkEngine(batch.sparkSession)).backfill(address.id, columns, **how)
+
+    options = {
+        "impl": connection.impl,
+        "table": format_levels(address.id),
+        f"{SECRET_PREFIX}properties": json.dumps(dict(connection.properties)),
+        "startingVersion": LATEST,
+        "failOnDataLoss": "false",
+    }
+    rows = spark.readStream.format("lance").options(**options).load()
+    query = rows.writeStream.foreachBatch(fill).option("checkpointLocation", checkpoint).trigger(**trigger)
+    return query.queryName(f"fill {address}").start()
 
 
 @dataclass(frozen=True, slots=True)
