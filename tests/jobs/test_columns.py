@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -414,6 +413,71 @@ def test_errors_stay_when_orphans_are_removed(docs: str, jobs: TableJobs) -> Non
     assert jobs.column_errors("docs", "upper")["exception"].to_pylist() == ["ValueError: no w20"]
 
 
+def error_files(docs: str) -> list[Path]:
+    return list(Path(docs, "_lancehouse", "errors").glob("*/*.json"))
+
+
+def test_errors_of_rows_that_are_filled_go(docs: str, jobs: TableJobs) -> None:
+    function, _ = refuse("w20", "w25")
+    jobs.add_columns("docs", {"upper": function}, on_error="null")
+    mended, _ = refuse("w25")
+    jobs.define_columns("docs", {"upper": mended}, allow_changed=True)
+    jobs.backfill("docs", {"upper": mended}, where_failed=True, on_error="null")
+    [file] = error_files(docs)
+    assert [row[1] for row in json.loads(file.read_text())["value"]] == ["ValueError: no w25"]
+    lance.dataset(docs).alter_columns({"path": "upper", "name": "renamed"})
+    assert jobs.column_errors("docs", "renamed")["exception"].to_pylist() == ["ValueError: no w25"]
+    good, _ = refuse()
+    jobs.define_columns("docs", {"renamed": good}, allow_changed=True)
+    jobs.backfill("docs", {"renamed": good}, where_failed=True)
+    assert not Path(docs, "_lancehouse").exists()
+
+
+def test_only_the_newest_errors_are_kept(docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_filling, "MOST_ERRORS", 3)
+    function, _ = refuse("w20", "w25", "w50", "w51")
+    jobs.add_columns("docs", {"upper": function}, on_error="null")
+    lance.write_dataset(pa.table({"id": [50, 51], "word": ["w50", "w51"]}), docs, mode="append")
+    result = jobs.backfill("docs", {"upper": function}, on_error="null")
+    assert result.failed == 2
+    errors = jobs.column_errors("docs", "upper", ["id"]).to_pylist()
+    assert {row["id"] for row in errors} == {20, 25, 50, 51}, "all rows are told"
+    assert {row["id"] for row in errors if row["exception"]} >= {50, 51}
+    assert len([row for row in errors if row["exception"]]) == 3
+
+
+@pytest.mark.parametrize("how", ["dropped", "defined anew"])
+def test_errors_of_columns_that_are_gone_go(docs: str, jobs: TableJobs, how: str) -> None:
+    function, _ = refuse("w20")
+    jobs.add_columns("docs", {"upper": function}, on_error="null")
+    other, _ = refuse("w21", version="2")
+    if how == "dropped":
+        lance.dataset(docs).drop_columns(["upper", "_lancehouse_upper"])
+        jobs.remove_orphans("docs")
+        assert len(error_files(docs)) == 1, "a week is not over"
+        jobs.remove_orphans("docs", no_writers=True)
+    jobs.define_columns("docs", {"upper": other})
+    assert not error_files(docs)
+    assert len(jobs.column_errors("docs", "upper")) == 0
+    jobs.backfill("docs", {"upper": other}, on_error="null")
+    assert jobs.column_errors("docs", "upper")["exception"].to_pylist() == ["ValueError: no w21"]
+
+
+def test_errors_are_kept_before_the_commit(docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, _ = refuse("w20")
+    jobs.define_columns("docs", {"upper": function})
+    commit = column_filling._commit_values
+
+    def die(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise KilledError
+
+    monkeypatch.setattr(column_filling, "_commit_values", die)
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", {"upper": function}, on_error="null")
+    assert jobs.column_errors("docs", "upper")["exception"].to_pylist() == ["ValueError: no w20"]
+
+
 def test_named_exceptions_are_retried() -> None:
     attempts: list[int] = []
 
@@ -496,6 +560,27 @@ def test_no_row_is_computed_twice_beyond_a_checkpoint(docs: str, tmp_path: Path,
     assert read(docs, "counted")[20] == "W20"
 
 
+def test_clean_up_knows_what_an_interrupted_fill_needs(docs: str, tmp_path: Path, often: dict[str, Any]) -> None:
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    COUNTS.clear()
+    KILL[:] = [str(tmp_path / "killed"), "w25"]
+    jobs.define_columns("docs", {"counted": counted})
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", {"counted": counted}, **often)
+    jobs.remove_orphans("docs", no_writers=True)
+    jobs.cleanup("docs", older_than=timedelta(0))
+    assert jobs.backfill("docs", {"counted": counted}, **often).filled == 38
+    assert COUNTS["w20"] == 1, "its checkpoint was used"
+    KILL[:] = [str(tmp_path / "again"), "w25"]
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", {"counted": counted}, recompute=True, **often)
+    used = {file.path for each in lance.dataset(docs).get_fragments() for file in each.data_files()}
+    assert data_files(docs) - used
+    jobs.remove_orphans("docs", no_writers=True, older_than=timedelta(0))
+    assert not list(Path(docs, "_lancehouse").rglob("*.json")), "nobody resumes a job that is as old"
+    assert data_files(docs) == used
+
+
 COUNTS: Counter[str] = Counter()
 KILL: list[str] = []
 
@@ -566,70 +651,6 @@ def test_a_large_fragment_is_computed_by_several_pieces(
     assert max(COUNTS.values()) == 1
     assert not Path(docs, "_lancehouse").exists()
     assert jobs.remove_orphans("docs", no_writers=True, dry_run=True).files == 0
-
-
-@pytest.mark.parametrize("seed", [3, 4, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 40))])
-def test_any_history_ends_with_the_right_values(
-    docs: str, tmp_path: Path, is_stable: bool, seed: int, often: dict[str, Any]
-) -> None:
-    """Random appends, updates, deletes, compactions, versions, failures and kills."""
-    chance = random.Random(seed)
-    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=2))
-    words = {n: f"w{n}" for n in range(39) if n != 3}
-    version, number = 1, 100
-    bad: set[str] = set()
-
-    def make(killed: str | None = None) -> Any:
-        @lancehouse.column(version=str(version), inputs=["word"], returns=pa.string())
-        def compute(given: Any) -> Any:
-            texts = given.to_pylist()
-            if killed in texts:
-                raise KilledError
-            if found := bad.intersection(texts):
-                raise ValueError(sorted(found)[0])
-            return [f"{text}/{version}" for text in texts]
-
-        return compute
-
-    jobs.define_columns("docs", {"x": make()})
-    for _ in range(14):
-        dataset = lance.dataset(docs)
-        match chance.choice(["append", "update", "delete", "compact", "version", "bad", "kill", "fill"]):
-            case "append":
-                new = {number + n: f"n{number + n}" for n in range(chance.randint(1, 8))}
-                number += 10
-                words |= new
-                lance.write_dataset(pa.table({"id": list(new), "word": list(new.values())}), docs, mode="append")
-            case "update" if is_stable:
-                one = chance.choice(list(words))
-                words[one] += "!"
-                dataset.update({"word": f"'{words[one]}'"}, where=f"id = {one}")
-            case "delete":
-                dataset.delete(f"id = {words and chance.choice(list(words))}")
-                words = {row["id"]: row["word"] for row in lance.dataset(docs).to_table(["id", "word"]).to_pylist()}
-            case "compact":
-                dataset.optimize.compact_files(target_rows_per_fragment=chance.choice([20, 1000]))
-            case "version":
-                version += 1
-                jobs.define_columns("docs", {"x": make()}, allow_changed=True)
-            case "bad":
-                bad = {chance.choice(list(words.values()))}
-            case "kill":
-                function = make(chance.choice(list(words.values())))
-                jobs.define_columns("docs", {"x": function}, allow_changed=True)
-                with suppress(*KILLED):
-                    jobs.backfill("docs", {"x": function}, on_error="null", commit_every=1, **often)
-            case "fill":
-                function = make()
-                jobs.define_columns("docs", {"x": function}, allow_changed=True)
-                jobs.backfill("docs", {"x": function}, on_error="skip", **often)
-    bad = set()
-    final = make()
-    jobs.define_columns("docs", {"x": final}, allow_changed=True)
-    jobs.backfill("docs", {"x": final}, **often)
-    jobs.backfill("docs", {"x": final}, where_failed=True, **often)
-    assert read(docs, "x") == {n: f"{word}/{version}" for n, word in words.items()}
-    assert read(docs, "word") == words
 
 
 # What functions give, and what is refused
@@ -745,6 +766,30 @@ def test_what_is_computed_from_a_column_follows_its_new_version(docs: str, jobs:
     jobs.backfill("docs", {"b": plus_one, "a": new})
     assert read(docs, "b")[20] == 2001
     assert jobs.backfill("docs", {"b": plus_one, "a": new}).filled == 0
+
+
+def test_an_input_that_is_filled_beside_what_is_computed_from_it(docs: str, jobs: TableJobs) -> None:
+    """The input is read first and committed last: what was computed of it in between is stale, and is seen to be."""
+
+    @lancehouse.column(version="2", inputs=["id"], returns=pa.int64())
+    def disturbed(ids: Any) -> Any:
+        while CHANGE:
+            CHANGE.pop()()
+        return pc.multiply(ids, 100)
+
+    def fill_other() -> None:
+        lance.write_dataset(pa.table({"id": [70], "word": ["late"]}), docs, mode="append")
+        jobs.backfill("docs", {"b": plus_one}, recompute=True)
+
+    jobs.add_columns("docs", {"a": times(2)})
+    jobs.add_columns("docs", {"b": plus_one})
+    jobs.define_columns("docs", {"a": disturbed})
+    CHANGE[:] = [fill_other]
+    jobs.backfill("docs", {"a": disturbed}, max_concurrency=1)
+    jobs.backfill("docs", {"b": plus_one})
+    assert read(docs, "b") == {n: a + 1 for n, a in read(docs, "a").items()}
+    assert read(docs, "a")[20] == 2000
+    assert jobs.backfill("docs", {"a": disturbed, "b": plus_one}).filled == 0
 
 
 def test_another_function_of_the_same_version_fills_all_rows_again(docs: str, jobs: TableJobs) -> None:

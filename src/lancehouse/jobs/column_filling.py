@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any, Self
 from uuid import uuid4
 
@@ -71,6 +72,8 @@ LEAST_BETWEEN_S = 1.0
 """Checkpoints of a fast function are at least this far apart: what a second computes is not worth a file."""
 MOST_PENDING = 128 << 20
 """Bytes of values that are held in memory for the next checkpoint."""
+MOST_ERRORS = 100_000
+"""Rows of which the exception is kept: of more, the newest; and as many at most of one fragment."""
 START = "start"
 """Key of a job's record: the version of the table when the job began."""
 OFFSET_BITS = 32
@@ -175,6 +178,8 @@ class ColumnPlan:
     """Name of the companion."""
     computed_inputs: tuple[str, ...]
     """Companions of inputs that are computed columns themselves."""
+    dependents: tuple[int, ...]
+    """Field ids of columns that are computed from this one."""
     stable: bool
     """Whether the table has stable row ids, by which changes of rows are found."""
     storage_version: str
@@ -183,6 +188,15 @@ class ColumnPlan:
     def schema(self) -> pa.Schema:
         """Schema of the files that are written."""
         return pa.schema([pa.field(self.name, self.dtype), pa.field(self.companion, COMPANION_TYPE)])
+
+    @property
+    def base_ids(self) -> tuple[int, ...]:
+        """Field ids of what must not change until new values are committed: the column, and what is computed from it.
+
+        The values of those say which version of this column was read. If they come in between, values of this column
+        would seem to be older than they are; so they are written again, as read from the version that has those.
+        """
+        return (*self.own_ids.values(), *self.dependents)
 
     @property
     def condition(self) -> str:
@@ -275,6 +289,7 @@ def fill_column(
 
     with watch_fill(report, name, progress, {START, *records}, count_all, _count_rows):
         total = _fill(engine, job, name, function, options, start, _find_values(records.values(), job.write_location()))
+    _prune_errors(table, job.write_location(), name, function.version)
     _remove_checkpoints(job)
     if options.recompute and is_resumed and not total.rows:
         # The earlier call that this one took over had died after its last commit: this is a new one.
@@ -320,11 +335,11 @@ def _fill(
         known += _compute_ranges(engine, job, pinned, plan, known, fragments)
         for group in _in_groups(fragments, options.commit_every or len(fragments)):
             computed = _compute_fragments(engine, job, pinned, plan, known, group)
+            _keep_errors(job, plan, computed)  # before the commit: what is not committed is pruned
             version, landed = _commit_values(table, plan, computed)
             lost += [each for each in computed if each not in landed]
             total = sum((replace(each.result, version=version, bytes=each.bytes) for each in landed), start=total)
             done |= set(group) - {each.fragment for each in lost}
-            _keep_errors(job, name, function.version, landed)
     if lost:
         raise ConcurrentModificationError(
             f"{address}: others kept changing the rows of column {name}; what is computed is kept: try again"
@@ -367,6 +382,7 @@ def plan_column(
     by_name = {each.name(): each for each in fields.values()}
     ids = find_own_ids(dataset, (name, definition.companion))
     input_ids = tuple(number for number, _ in definition.inputs)
+    own_id = by_name[name].id()
     others = {other: known for other, known in definitions(dataset.schema).items() if other != name}
     return ColumnPlan(
         name,
@@ -380,6 +396,7 @@ def plan_column(
         definition.since,
         definition.companion,
         tuple(known.companion for each, known in others.items() if by_name[each].id() in input_ids),
+        tuple(by_name[each].id() for each, known in others.items() if own_id in {number for number, _ in known.inputs}),
         dataset.has_stable_row_ids,
         dataset.data_storage_version,
     )
@@ -538,7 +555,7 @@ class FragmentFiller:
         self._fragment = self._dataset.get_fragment(fragment)
         self._metadata = self._fragment.metadata
         self._inputs = _digest_files(self._metadata, plan.input_ids)
-        self._base = _digest_files(self._metadata, plan.own_ids.values())
+        self._base = _digest_files(self._metadata, plan.base_ids)
         self._has_values = not _field_ids(self._metadata).isdisjoint(plan.own_ids.values())
         self._known = known
         self._caller = self._make_caller()
@@ -783,7 +800,7 @@ class _Summary:
             places = np.arange(position, position + len(batch.row_ids)) if in_order else batch.offsets
             position += len(batch.row_ids)
             self.ranges += _find_runs(batch.row_ids, places)
-            self.errors += batch.errors
+            self.errors += batch.errors[: MOST_ERRORS - len(self.errors)]
             counts = Counter(batch.states.to_pylist() if batch.errors else {FILLED: len(batch.row_ids)})
             self.result += FillResult(0, counts[FILLED], counts[FAILED], counts[SKIPPED], batch.seconds)
             yield batch
@@ -994,7 +1011,7 @@ def _commit_values(
 def _fits(fragment: FragmentMetadata | None, plan: ColumnPlan, values: ComputedValues) -> bool:
     if fragment is None:
         return False
-    inputs, base = (_digest_files(fragment, ids) for ids in (plan.input_ids, plan.own_ids.values()))
+    inputs, base = (_digest_files(fragment, ids) for ids in (plan.input_ids, plan.base_ids))
     return (inputs, base) == (values.inputs, values.base)
 
 
@@ -1022,15 +1039,67 @@ def _with_fields(file: DataFile, fields: list[int]) -> DataFile:
     return DataFile(str(file.path), fields, file.column_indices, *numbers)
 
 
-def _keep_errors(job: Job, name: str, version: str, landed: Sequence[ComputedValues]) -> None:
-    errors = [(row_id, message, version) for each in landed for row_id, message in each.errors]
+def _keep_errors(job: Job, plan: ColumnPlan, computed: Sequence[ComputedValues]) -> None:
+    version, errors = plan.function.version, [(each.at, error) for each in computed for error in each.errors]
     if errors:
-        error_records(job.write_location(), name).record(uuid4().hex, errors)
+        rows = [(row_id, message, version, at) for at, (row_id, message) in errors[-MOST_ERRORS:]]
+        error_records(job.write_location(), next(iter(plan.own_ids.values()))).record(uuid4().hex, rows)
 
 
-def error_records(at: TableLocation, name: str) -> JobProgress:
-    """Return the records of the rows for which the function of a column has failed."""
-    return JobProgress(at.location, at.storage_options, f"column-{json_digest(name)}", "errors")
+def error_records(at: TableLocation, field_id: int) -> JobProgress:
+    """Return the records of the rows for which the function of a column has failed.
+
+    They are found by the id of the column's field, which a renaming does not change, and which no other column gets.
+    """
+    return JobProgress(at.location, at.storage_options, f"column-{field_id}", "errors")
+
+
+def find_errors(dataset: lance.LanceDataset, at: TableLocation, name: str, columns: Sequence[str] = ()) -> pa.Table:
+    """Return the rows for which the function that defines a column has failed.
+
+    Their columns are the row id, `columns`, state, version and exception.
+    """
+    definition = definitions(dataset.schema)[name]
+    made, version = quote_name(definition.companion), definition.version.replace("'", "''")
+    condition = f"{made}.state IN ('{FAILED}', '{SKIPPED}') AND {made}.version = '{version}'"
+    wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
+    wanted |= {"state": f"{made}.state", "version": f"{made}.version"}
+    rows: pa.Table = dataset.to_table(columns=wanted, filter=condition)
+    records = error_records(at, find_field_id(dataset, name)).read_records()
+    messages = {row_id: message for row_id, message, *_ in _sort_errors(records, definition.version)}
+    ids: list[Any] = rows["_rowid"].to_pylist()
+    found = [messages.get(row_id) for row_id in ids]
+    return rows.append_column("exception", pa.array(found, pa.string()))
+
+
+def find_field_id(dataset: lance.LanceDataset, name: str) -> int:
+    """Return the id of a column's field."""
+    return next(int(each.id()) for each in dataset.lance_schema.fields() if each.name() == name)
+
+
+def _sort_errors(records: Mapping[str, Any], version: str) -> list[tuple[int, str, str, int]]:
+    """Return the errors of a version of the function, the newest last; what is no such record is left out."""
+    errors = []
+    for rows in records.values():
+        with suppress(ValueError, TypeError):
+            errors += [(int(row_id), str(message), made, int(at)) for row_id, message, made, at in rows]
+    return sorted((each for each in errors if each[2] == version), key=itemgetter(3))
+
+
+def _prune_errors(table: TableRef, at: TableLocation, name: str, version: str) -> None:
+    """Forget the errors of rows that have values by now, and of older ones all but the newest."""
+    with table.dataset() as dataset:
+        records = error_records(at, find_field_id(dataset, name))
+        known = records.read_records()
+        if not known:
+            return
+        failed = set(find_errors(dataset, at, name)["_rowid"].to_pylist())
+    newest = {row_id: (row_id, *rest) for row_id, *rest in _sort_errors(known, version) if row_id in failed}
+    kept = sorted(newest.values(), key=itemgetter(3))[-MOST_ERRORS:]
+    if [[list(each) for each in kept]] != list(known.values()):
+        if kept:
+            records.record(uuid4().hex, kept)
+        records.forget_all(known)
 
 
 def _remove_checkpoints(job: Job) -> None:

@@ -14,11 +14,16 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import FillOptions, FillResult, error_records, fill_column
+from lancehouse.jobs.column_filling import (
+    FillOptions,
+    FillResult,
+    error_records,
+    fill_column,
+    find_errors,
+    find_field_id,
+)
 from lancehouse.jobs.column_functions import (
     COMPANION_TYPE,
-    FAILED,
-    SKIPPED,
     CallRules,
     ColumnDefinition,
     ColumnFunction,
@@ -62,6 +67,7 @@ def define_columns(
         existing = definitions(dataset.schema)
         fields: list[pa.Field[Any]] = []
         changed: dict[str, dict[str, str]] = {}
+        replaced: list[str] = []
         for name, given in functions.items():
             function = with_inputs(table, dataset, given)
             definition = plan_definition(
@@ -72,10 +78,14 @@ def define_columns(
                 fields.append(pa.field(name, dtype, metadata={COMPUTED: definition.to_metadata()}))
             elif definition != existing[name]:
                 changed[name] = {COMPUTED.decode(): definition.to_metadata()}
+                replaced += [name] if definition.since != existing[name].since else []
             if definition.companion not in dataset.schema.names:
                 fields.append(pa.field(definition.companion, COMPANION_TYPE))
         try:
-            return _store(table, dataset, fields, changed)
+            version = _store(table, dataset, fields, changed)
+            for name in replaced:  # rows for which the earlier function failed are filled again
+                error_records(locate_table(table), find_field_id(dataset, name)).clear()
+            return version
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -368,10 +378,4 @@ def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
         made = definition.companion
         if made not in dataset.schema.names:
             raise InvalidInputError(f"{table}: {made}, which says what made the values of {name}, was dropped")
-        wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
-        wanted |= {"state": f"`{made}`.state", "version": f"`{made}`.version"}
-        rows: pa.Table = dataset.to_table(columns=wanted, filter=f"`{made}`.state IN ('{FAILED}', '{SKIPPED}')")
-    records = error_records(locate_table(table), name).read_records().values()
-    messages = {(row_id, version): message for each in records for row_id, message, version in each}
-    keys = zip(rows["_rowid"].to_pylist(), rows["version"].to_pylist(), strict=True)
-    return rows.append_column("exception", pa.array([messages.get(key) for key in keys], pa.string()))
+        return find_errors(dataset, locate_table(table), name, columns)

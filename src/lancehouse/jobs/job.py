@@ -228,6 +228,13 @@ class JobProgress:
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
             delete_file(self.location, dict(self.storage_options), f"{self.folder}/{_file_name(key)}")
 
+    def forget_all(self, keys: Collection[str]) -> None:
+        """Remove the records of some steps; those that others add meanwhile stay."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self.forget, keys))
+        if place := local_folder(self.location):
+            _remove_empty_folders(place / self.folder, up_to=place / FOLDER)
+
     def clear(self, known: Collection[str] | None = None, last: str = "") -> None:
         """Remove all records of the job; it is no error if there are none.
 
@@ -320,6 +327,10 @@ def _remove_folder(folder: Path, *, up_to: Path, last: str) -> None:
     if folder.is_dir():
         for path in sorted(folder.iterdir(), key=lambda path: path.name == last):
             path.unlink(missing_ok=True)
+    _remove_empty_folders(folder, up_to=up_to)
+
+
+def _remove_empty_folders(folder: Path, *, up_to: Path) -> None:
     with suppress(OSError):
         for empty in (folder, *folder.parents):
             if not empty.is_relative_to(up_to):

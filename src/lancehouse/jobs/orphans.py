@@ -25,6 +25,7 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, La
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import FOLDER as RECORDS
 from lancehouse.lake.commits import TableLocation, locate_table
@@ -51,7 +52,8 @@ MAX_NAMES = 1000
 
 _AT_ONCE = 16
 _CANDIDATE = re.compile(
-    r"(_staging|_transactions|_deletions|_indices)/.+|_lancehouse/(?!errors/).+|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
+    r"(_staging|_transactions|_deletions|_indices)/.+|_lancehouse/(?!errors/).+|_lancehouse/errors/column-\d+/.+"
+    r"|data/[^/]+\.lance|data/[^/]+/[^/]+\.blob"
     r"|_versions/\d+\.manifest-[\w-]+|(data|_versions)/(.+/)?\.tmp[^/]+"
 )
 """Files that Lance and Lancehouse write before a version references them, relative to the folder of their branch.
@@ -59,6 +61,7 @@ _CANDIDATE = re.compile(
 On a local disk a file is called `.tmp…` until it is complete.
 """
 _NOTE = re.compile(rf"{RECORDS}/jobs/([^/]+)/.+")
+_ERRORS = re.compile(rf"{RECORDS}/errors/column-(\d+)/.+")
 _ON_ITS_WAY = re.compile(r"(?:.*/)?(\d+\.manifest)-[\w-]+")
 _DETACHED = re.compile(r".*/d(\d+)\.manifest")
 _DATA_FILE = re.compile(rb"([\w-]+)\.lance")
@@ -400,7 +403,20 @@ def _referenced_names(at: TableLocation, branches: dict[str, lance.LanceDataset]
             referenced |= _inherited_indices(name, branch, versions.get(name, 0))
         referenced |= _names_of_detached(at, name, branch)
         referenced |= _names_of_staged(at, name, branch)
-    return referenced
+    return referenced | _names_of_errors(at, branches)
+
+
+def _names_of_errors(at: TableLocation, branches: dict[str, lance.LanceDataset]) -> set[str]:
+    """Return the records of rows for which the functions of columns have failed, unless the column was dropped."""
+    ids = {
+        field.id()
+        for branch in branches.values()
+        if (computed := definitions(branch.schema))
+        for field in branch.lance_schema.fields()
+        if field.name() in computed
+    }
+    files = _list_files(at, f"{RECORDS}/errors") if ids else []
+    return {file for file in files if (match := _ERRORS.fullmatch(file)) and int(match[1]) in ids}
 
 
 def _tracked_names(branch: lance.LanceDataset, since: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ from lance_namespace.errors import (
 from lancehouse.catalog_walk import CatalogCalls
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.column_filling import error_records
+from lancehouse.jobs.column_filling import error_records, find_field_id
 from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
@@ -165,12 +165,13 @@ def drop_columns(address: TableAddress, columns: Sequence[str]) -> int:
         TableColumnNotFoundError: there is no such column.
         InvalidInputError: another column is computed from one of them, or no column would be left.
     """
-    computed: list[str] = []
+    field_ids: list[int] = []
 
     def drop(table: TableRef, dataset: lance.LanceDataset) -> None:
         schema = dataset.schema
         defined = definitions(schema)
-        computed[:] = [name for name in columns if name in defined]
+        computed = [name for name in columns if name in defined]
+        field_ids[:] = [find_field_id(dataset, name) for name in computed]
         companions = {defined[name].companion for name in computed}
         if own := [name for name in columns if name.startswith(COMPANION) and name not in companions]:
             raise InvalidInputError(f"{own[0]} says what made the values of a computed column: drop that column")
@@ -191,8 +192,12 @@ def drop_columns(address: TableAddress, columns: Sequence[str]) -> int:
         dataset.drop_columns(names)
 
     version = _alter(address, drop)
-    for name in computed:
-        _forget_errors(address, name)
+    try:
+        at = locate_table(address.to_ref())
+        for number in field_ids:
+            error_records(at, number).clear()
+    except LanceNamespaceError as error:  # the columns are dropped already
+        logger.warning("%s: errors of columns are left, which remove_orphans removes: %s", address, error)
     return version
 
 
@@ -220,10 +225,7 @@ def rename_columns(address: TableAddress, names: Mapping[str, str]) -> int:
             )
         dataset.alter_columns(*alterations)
 
-    version = _alter(address, rename)
-    for path, name in names.items():
-        _forget_errors(address, path, name)
-    return version
+    return _alter(address, rename)
 
 
 def alter_columns(address: TableAddress, changes: Mapping[str, tuple[pa.DataType | None, bool | None]]) -> int:
@@ -319,21 +321,6 @@ def _can_plan(dataset: lance.LanceDataset, sql: str) -> bool:
     except LanceNamespaceError:
         return False
     return True
-
-
-def _forget_errors(address: TableAddress, name: str, new_name: str | None = None) -> None:
-    """Remove the records of the rows that a computed column failed for, or keep them under a new name."""
-    try:
-        at = locate_table(address.to_ref())
-        records = error_records(at, name)
-        if not (kept := records.read_records()):
-            return
-        if new_name is not None:
-            for key, value in kept.items():
-                error_records(at, new_name).record(key, value)
-        records.clear(kept)
-    except LanceNamespaceError as error:  # the column is changed already, and nothing else reads them
-        logger.warning("%s: the errors of column %s could not be moved or removed: %s", address, name, error)
 
 
 # Indices, tags, branches and versions
