@@ -12,7 +12,7 @@ STORES = .venv/.stores
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns clean
+.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -73,6 +73,9 @@ bench-store: $(SYNCED) $(STORES)
 
 bench-columns: $(SYNCED)
 	$(RUN) python -m bench.columns
+
+bench-sql: $(SYNCED) $(LANCE_SPARK)
+	$(RUN) python -m bench.sql
 
 bench-gateway: $(SYNCED)
 	$(RUN) python -m bench.gateway

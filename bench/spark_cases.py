@@ -193,7 +193,7 @@ def _write(
         return SideJob(_question("write", path=str(made), source=files), lambda _: contents(made, column))
 
     def in_lance_spark(folder: Path) -> SideJob:
-        catalog, settings = _catalog(folder)
+        catalog, settings = name_catalog(folder)
         sizes = ", ".join(f"'{each}.arrow.fixed-size-list.size' = '{size}'" for each, size in (vectors or {}).items())
         properties = f" TBLPROPERTIES ({sizes})" if sizes else ""
         return SideJob(
@@ -344,7 +344,7 @@ def _change_copy(
     def in_lance_spark(folder: Path) -> SideJob:
         assert sql
         made = _link_copy(data.table(table), folder)
-        catalog, settings = _catalog(folder)
+        catalog, settings = name_catalog(folder)
         texts = [text.format(f"{catalog}.t", catalog) for text in (*before, sql)]
         return SideJob({"sql": texts[-1]}, lambda _: found(made), [*settings, *({"sql": text} for text in texts[:-1])])
 
@@ -380,7 +380,7 @@ def _parquet(data: Data, name: str) -> str:
 
 def _in_lance_spark(data: Data, text: str, table: str) -> Prepare:
     def prepare(_: Path) -> SideJob:
-        catalog, settings = _catalog(data.lance)
+        catalog, settings = name_catalog(data.lance)
         return SideJob({"sql": text.format(f"{catalog}.{table}")}, _first, settings)
 
     return prepare
@@ -391,7 +391,7 @@ def _first(rows: Any) -> Any:
 
 
 @cache
-def _catalog(root: Path) -> tuple[str, list[Question]]:
+def name_catalog(root: Path) -> tuple[str, list[Question]]:
     """A name for the catalog of lance-spark that has the tables of a folder, and what makes it known."""
     name = f"lance{next(_numbers)}"
     settings = {"": CATALOG, ".impl": "dir", ".root": str(root)}

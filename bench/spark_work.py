@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -28,6 +29,7 @@ class Ours:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._catalog = cache(lambda root: LanceCatalog(spark, "dir", {"root": root}))
+        self._viewed, self._files = cache(self._view_tables), cache(self._view_files)
 
     def aggregate(self, root: str, table: str, filter: str | None = None, **measures: Any) -> list[Any]:
         """Inside the tasks."""
@@ -42,6 +44,29 @@ class Ours:
     ) -> list[Any]:
         """Rows as a DataFrame, of which Spark computes something."""
         return plain(self._catalog(root).read(table, columns, filter).selectExpr(*then).first())
+
+    def sql(self, root: str, text: str) -> list[Any]:
+        """Tables by name."""
+        return [plain(row) for row in self._catalog(root).sql(text).collect()]
+
+    def sql_on_views(self, root: str, text: str) -> list[Any]:
+        """Views of the tables, in a session of their own."""
+        return [plain(row) for row in self._viewed(root).sql(text).collect()]
+
+    def sql_on_parquet(self, folder: str, text: str) -> list[Any]:
+        """Files, one for each table, in a session of their own."""
+        return [plain(row) for row in self._files(folder).sql(text).collect()]
+
+    def _view_tables(self, root: str) -> SparkSession:
+        session = self._spark.newSession()
+        LanceCatalog(session, "dir", {"root": root}).register_views("")
+        return session
+
+    def _view_files(self, folder: str) -> SparkSession:
+        session = self._spark.newSession()
+        for file in Path(folder).glob("*.parquet"):
+            session.read.parquet(str(file)).createOrReplaceTempView(file.stem)
+        return session
 
     def ingest(self, root: str, table: str, source: str | list[str]) -> None:
         """Files, in Arrow alone."""

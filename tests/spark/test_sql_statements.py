@@ -112,10 +112,8 @@ def test_update(cat: LanceCatalog) -> None:
 def test_updated_rows_keep_their_ids_and_other_columns(cat: LanceCatalog) -> None:
     """Also what Spark would round: nanoseconds. And vectors, blobs and types that it has not."""
     blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-    schema = pa.schema([
-        ("id", pa.uint64()), ("ns", pa.timestamp("ns")), ("emb", pa.list_(pa.float32(), 2)), blob,
-        ("kind", pa.dictionary(pa.int8(), pa.string())),
-    ])  # fmt: skip
+    plain = {"id": pa.uint64(), "ns": pa.timestamp("ns"), "emb": pa.list_(pa.float32(), 2)}
+    schema = pa.schema([*pa.schema(plain), blob, pa.field("kind", pa.dictionary(pa.int8(), pa.string()))])
     count = 150
     table = pa.table(
         [

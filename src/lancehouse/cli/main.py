@@ -46,6 +46,7 @@ COMMANDS = (
     ),
     LazyCommand("run", "lancehouse.cli.run", "Run the pipeline in FILE."),
     LazyCommand("serve", "lancehouse.cli.serve", "Serve an Iceberg REST catalog with Lance tables in it."),
+    LazyCommand("sql", "lancehouse.cli.sql", "Run SQL on the tables of a catalog."),
     LazyCommand("table", "lancehouse.cli.table", "List, inspect, change and maintain tables.", is_group=True),
 )
 

@@ -28,3 +28,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magic `%%lance` to a notebook: `%load_ext lancehouse.spark`."""
+    importlib.import_module("lancehouse.spark.notebook_magic").register(shell)

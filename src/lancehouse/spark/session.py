@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -103,6 +104,8 @@ def quiet_session(
     Raises:
         InvalidInputError: there is no suitable Java, or Spark does not start; the message says why.
     """
+    if not shows_log:
+        logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints stack traces of errors that are raised
     before = SparkSession.getActiveSession()
     with TemporaryFile() as log, os.fdopen(os.dup(STDERR), "w", buffering=1) as terminal:
         try:
@@ -121,6 +124,28 @@ def quiet_session(
         finally:
             if before is None:
                 spark.stop()
+
+
+@contextmanager
+def remote_session(url: str) -> Iterator[SparkSession]:
+    """Connect to a Spark Connect server; the session is closed at the end.
+
+    Args:
+        url: `sc://HOST:PORT`, with parameters as Spark documents them.
+
+    Raises:
+        InvalidInputError: the server cannot be reached. The message has no parameters, which may hold a token.
+    """
+    host = url.partition(";")[0].rstrip("/")
+    try:
+        spark = SparkSession.builder.remote(url).create()
+        check_session(spark)
+    except PySparkException as error:
+        raise InvalidInputError(f"{host} cannot be used: {error.getMessage() or type(error).__name__}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lancehouse.cli.main import main
+from lancehouse.cli.sql import number_duplicates, split_statements
+
+
+@pytest.mark.parametrize(
+    ("text", "statements", "rest"),
+    [
+        ("SELECT 1", [], "SELECT 1"),
+        ("SELECT 1;", ["SELECT 1"], ""),
+        ("SELECT 1; SELECT 2;\nSELECT", ["SELECT 1", "SELECT 2"], "\nSELECT"),
+        ("SELECT ';', \"a;b\", `c;d` FROM t;", ["SELECT ';', \"a;b\", `c;d` FROM t"], ""),
+        ("SELECT 1 -- a; b\n, 2; /* c; d */ SELECT 3;", ["SELECT 1 -- a; b\n, 2", "/* c; d */ SELECT 3"], ""),
+        (";; ; -- only a comment", [], ""),
+        ("SELECT 'no end;", [], "SELECT 'no end;"),
+    ],
+)
+def test_statements_end_with_semicolons_outside_of_texts(text: str, statements: list[str], rest: str) -> None:
+    assert split_statements(text) == (statements, rest)
+
+
+def test_columns_of_the_same_name_are_numbered() -> None:
+    assert number_duplicates(["id", "name", "id", "id"]) == ["id", "name", "id (2)", "id (3)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["SELECT 1", "--file", "-"], "give SQL or --file, not both"),
+        ([" ; -- nothing"], "there is no statement"),
+        (["SELECT 1; SELECT 2", "--output", "json"], "--output json needs one statement"),
+        (["SELECT 1", "--impl", "nothing"], "nothing"),
+    ],
+)
+def test_what_cannot_be_is_told_before_spark_starts(words: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["sql", *words, "--property", f"root={tmp_path}"], env={"JAVA_HOME": "/nowhere"})
+    assert result.exit_code != 0
+    assert message in result.output
