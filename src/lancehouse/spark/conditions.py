@@ -214,7 +214,7 @@ class Translator:
             case exp.Is() if _has_only(node, "this", "expression"):
                 return self._is(node, negated)
             case exp.NullSafeEQ() if not negated and _has_only(node, "this", "expression"):
-                return self._compare(node.this, "=", node.expression)
+                return self._compare(node.this, "=", node.expression, is_null_safe=True)
             case exp.In() if _has_only(node, "this", "expressions"):
                 return self._in(node, negated)
             case exp.Between() if _has_only(node, "this", "low", "high"):
@@ -251,10 +251,10 @@ class Translator:
             return Condition(f"{quote_name(column.name)} = {str(bool(node.expression.this)).lower()}")
         return None
 
-    def _compare(self, left: Any, operator: str, right: Any) -> Condition | None:
+    def _compare(self, left: Any, operator: str, right: Any, *, is_null_safe: bool = False) -> Condition | None:
         column, other = self._column(left), self._column(right)
         if column is not None and other is not None:
-            return _compare_columns(column, operator, other)
+            return None if is_null_safe else _compare_columns(column, operator, other)
         if column is None:
             column, right, operator = other, left, MIRRORED[operator]
         return None if column is None else self._compare_constant(column, operator, self._constants.value(right))
