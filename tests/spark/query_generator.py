@@ -195,16 +195,29 @@ class Generator:
         for _ in range(self.random.choice((0, 0, 1, 1, 2)) if self.depth < 3 else 0):
             taken = {column.source for column in columns}
             right, more = next(
-                made for made in iter(self.relation, None) if not {c.source for c in made[1]} & taken or self.random.random() < 0.02
+                made
+                for made in iter(self.relation, None)
+                if not {c.source for c in made[1]} & taken or self.random.random() < 0.02
             )
             kind = self.random.choice(
-                ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL OUTER JOIN", "CROSS JOIN", ",", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+                [
+                    "JOIN",
+                    "LEFT JOIN",
+                    "RIGHT JOIN",
+                    "FULL OUTER JOIN",
+                    "CROSS JOIN",
+                    ",",
+                    "LEFT SEMI JOIN",
+                    "LEFT ANTI JOIN",
+                ]
                 + ["NATURAL JOIN", "INNER JOIN", "LEFT OUTER JOIN", "ANTI JOIN"]
             )
             both = in_scope([*columns, *more])
             if kind in ("CROSS JOIN", ",") or kind.startswith("NATURAL"):
                 text = f"{text}{'' if kind == ',' else ' '}{kind} {right}"
-            elif self.random.random() < 0.15 and (shared := {c.name.lower() for c in columns} & {c.name.lower() for c in more}):
+            elif self.random.random() < 0.15 and (
+                shared := {c.name.lower() for c in columns} & {c.name.lower() for c in more}
+            ):
                 text = f"{text} {kind} {right} USING ({self.random.choice(sorted(shared))})"
             else:
                 conditions = [self.join_condition(both[: len(columns)], both[len(columns) :])]
@@ -227,10 +240,15 @@ class Generator:
         else:
             table = self.random.choice(sorted(COLUMNS))
             columns = self.ctes.get(table) or [
-                Column(name, next(kind for test, kind in KINDS if test(dtype))) for name, dtype in COLUMNS[table].items()
+                Column(name, next(kind for test, kind in KINDS if test(dtype)))
+                for name, dtype in COLUMNS[table].items()
             ]
         alias = self.random.choice([table, table, "t", "u", "b", "s", "day"])
-        text = table if alias == table and self.random.random() < 0.6 else f"{table} {self.random.choice(['AS ', ''])}{alias}"
+        text = (
+            table
+            if alias == table and self.random.random() < 0.6
+            else f"{table} {self.random.choice(['AS ', ''])}{alias}"
+        )
         if self.random.random() < 0.03:
             text = f"({text})"
         return text, _unique(columns, alias)
@@ -325,9 +343,15 @@ class Generator:
             elif kind == "struct" and self.random.random() < 0.5:
                 text, kind, name = f"{text}.name", "text", "name"
             elif self.random.random() < 0.12 and kind not in ("struct", "list"):
-                partition = self.random.choice([each for each in sources if each.kind not in ("struct", "list")] or [column])
+                partition = self.random.choice(
+                    [each for each in sources if each.kind not in ("struct", "list")] or [column]
+                )
                 over = f"OVER (PARTITION BY {partition.write(self.random)} ORDER BY {text})"
-                text, kind, name = f"{self.random.choice(['rank()', 'count(*)', 'dense_rank()'])} {over}", "int", f"w{number}"
+                text, kind, name = (
+                    f"{self.random.choice(['rank()', 'count(*)', 'dense_rank()'])} {over}",
+                    "int",
+                    f"w{number}",
+                )
             if self.random.random() < 0.4 or name != column.name:
                 name = self.random.choice([f"e{number}", "k", "name", "id", "x"]) if name == column.name else name
                 text = f"{text} AS {name}"
@@ -338,7 +362,11 @@ class Generator:
 
     def grouped(self, sources: list[Column], rest: str) -> tuple[str, list[Column]]:
         """Aggregates whose result does not depend on the order of rows."""
-        keys = [each for each in self.random.sample(sources, min(len(sources), self.random.randrange(3))) if each.kind not in ("list", "struct")]
+        keys = [
+            each
+            for each in self.random.sample(sources, min(len(sources), self.random.randrange(3)))
+            if each.kind not in ("list", "struct")
+        ]
         items, columns, texts = [], [], []
         for key in keys:
             texts.append(key.write(self.random))
@@ -349,11 +377,17 @@ class Generator:
             text, kind = "count(*)", "int"
             if column.kind in ("int", "decimal") and self.random.random() < 0.4:
                 function = self.random.choice(["sum", "avg"]) if column.kind == "int" else "sum"
-                text, kind = f"{function}({column.write(self.random)})", "int" if function == "sum" and column.kind == "int" else "other"
+                text, kind = (
+                    f"{function}({column.write(self.random)})",
+                    "int" if function == "sum" and column.kind == "int" else "other",
+                )
             elif column.kind not in ("struct", "list") and self.random.random() < 0.6:
                 function = self.random.choice(["min", "max", "count", "count"])
                 distinct = "DISTINCT " if self.random.random() < 0.2 else ""
-                text, kind = f"{function}({distinct}{column.write(self.random)})", "int" if function == "count" else column.kind
+                text, kind = (
+                    f"{function}({distinct}{column.write(self.random)})",
+                    "int" if function == "count" else column.kind,
+                )
             if self.random.random() < 0.7 or self.depth > 1:
                 name = self.random.choice([f"m{number}", f"k{number}"])
                 items.append(f"{text} AS {name}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -92,7 +91,9 @@ def check_generated(catalog: LanceCatalog, theirs: SparkSession, seeds: range) -
         if isinstance(expected, str):
             assert isinstance(found, str), f"{seed}: {text}\n{expected}"
             continue
-        plans = [(plan.use.parts, plan.columns, plan.filter) for plan in queries.PlannedQuery(catalog, text).planner.scans]
+        plans = [
+            (plan.use.parts, plan.columns, plan.filter) for plan in queries.PlannedQuery(catalog, text).planner.scans
+        ]
         assert found == expected, f"{seed}: {text}\n{plans}"
         answered += 1
         filtered += sum(filter is not None for _, _, filter in plans)

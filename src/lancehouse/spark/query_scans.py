@@ -323,7 +323,7 @@ class Planner:
                 columns = self.outputs(inner.this) if isinstance(inner, exp.Subquery) else None
                 return _Source(alias, renamed or columns)
             case exp.Subquery() if isinstance(node.this, exp.Query):
-                return _Source(alias, renamed or self.outputs(node.this))
+                return _Source(alias, renamed or self.outputs(node))
         return _Source(alias, renamed or None)
 
     def _table(self, node: exp.Table, alias: str, renamed: tuple[str, ...]) -> _Source:
@@ -354,7 +354,7 @@ class Planner:
         if isinstance(node, exp.SetOperation):
             return None if node.args.get("by_name") else self.outputs(node.this)
         if isinstance(node, exp.Subquery):
-            return self.outputs(node.this)
+            return None if node.args.get("joins") else self.outputs(node.this)
         if not isinstance(node, exp.Select) or any(join.args.get("using") for join in _joins(node)):
             return None
         names: list[str] = []
@@ -459,7 +459,9 @@ class Planner:
 
     def _is_direct(self, scan: ScanPlan) -> bool:
         """Return whether a scan stands in FROM or JOIN by itself, so that only its own alias names it."""
-        return isinstance(scan.use.node.parent, exp.From | exp.Join) and not scan.use.node.args.get("joins")
+        above = scan.use.node.parent
+        is_first = isinstance(above, exp.From | exp.Join) and isinstance(above.parent, exp.Select)
+        return is_first and not scan.use.node.args.get("joins")
 
     def _covered(self) -> set[int]:
         """Return the scans of which a star, or a join of all common columns, needs every column."""
