@@ -103,7 +103,7 @@ def _unique(columns: list[Column], source: str) -> list[Column]:
 
 
 def in_scope(columns: list[Column]) -> list[Column]:
-    """The columns, each knowing whether its name is unique; of two relations of one name only the first can be named."""
+    """The columns, each with whether its name is unique."""
     names = [column.name.lower() for column in columns]
     return [replace(column, is_unique=names.count(column.name.lower()) == 1) for column in columns]
 
@@ -124,13 +124,31 @@ LITERALS: dict[str, tuple[str, ...]] = {
     "int": ("0", "1", "3", "-2", "7", "2.5", "4.0", "'3'", "1000", "3000000000", "5L", "1e0", "NULL"),
     "float": ("0", "0.0", "-0.0", "0.1", "0.5", "2", "1.5D", "2e0", "'0.5'", "float('NaN')", "100000000000", "NULL"),
     "decimal": ("0", "1", "1.5", "0.25", "-2.00", "1.005", "'1.5'", "1e0", "99999999999999", "2.50BD"),
-    "date": ("date '2020-02-28'", "'2020-02-29'", "date '2020-02-01' + interval '1' month", "timestamp '2020-02-28 12:00:00'",
-             "date '2020-03-01' - interval 2 days", "cast('2020-02-27' as date)", "NULL"),
-    "ts": ("timestamp '2020-02-28 12:00:00'", "'2020-02-29'", "date '2020-02-29'", "timestamp_ntz '2020-02-29 00:00:00'",
-           "timestamp '2020-03-01 00:00:00.5'", "timestamp '2020-02-29 05:30:00+01:00'", "'2020-02-28 20:30:00'"),
+    "date": (
+        "date '2020-02-28'",
+        "'2020-02-29'",
+        "date '2020-02-01' + interval '1' month",
+        "timestamp '2020-02-28 12:00:00'",
+        "date '2020-03-01' - interval 2 days",
+        "cast('2020-02-27' as date)",
+        "NULL",
+    ),
+    "ts": (
+        "timestamp '2020-02-28 12:00:00'",
+        "'2020-02-29'",
+        "date '2020-02-29'",
+        "timestamp_ntz '2020-02-29 00:00:00'",
+        "timestamp '2020-03-01 00:00:00.5'",
+        "timestamp '2020-02-29 05:30:00+01:00'",
+        "'2020-02-28 20:30:00'",
+    ),
     "bool": ("true", "false", "NULL"),
     "text": ("'a'", "'ab'", "''", "'b%'", "'Zoë'", '"x_y"', "'a' 'b'", "'\\u0061'", "r'a'", "'null'", "NULL"),
-}  # fmt: skip
+}
+JOINS = (
+    *("JOIN", "INNER JOIN", "LEFT JOIN", "LEFT OUTER JOIN", "RIGHT JOIN", "FULL OUTER JOIN", "CROSS JOIN", ","),
+    *("LEFT SEMI JOIN", "LEFT ANTI JOIN", "ANTI JOIN", "NATURAL JOIN"),
+)
 PATTERNS = ("'a%'", "'%b'", "'_'", "'x_y'", "'b\\%'", "'%'", "''", "'%o%'")
 COMPARISONS = ("=", "<>", "!=", "<", "<=", ">", ">=", "<=>")
 
@@ -171,7 +189,8 @@ class Generator:
         items = [self._pick(sources, column.kind) for column in columns]
         if None in items:
             return None
-        return f"SELECT {', '.join(item.write(self.random) for item in items if item)} FROM {text}{self.where(sources, [])}"
+        chosen = ", ".join(item.write(self.random) for item in items if item)
+        return f"SELECT {chosen} FROM {text}{self.where(sources, [])}"
 
     def select(self, outer: list[Column]) -> tuple[str, list[Column]]:
         """A SELECT, and the columns that it has."""
@@ -199,19 +218,7 @@ class Generator:
                 for made in iter(self.relation, None)
                 if not {c.source for c in made[1]} & taken or self.random.random() < 0.02
             )
-            kind = self.random.choice(
-                [
-                    "JOIN",
-                    "LEFT JOIN",
-                    "RIGHT JOIN",
-                    "FULL OUTER JOIN",
-                    "CROSS JOIN",
-                    ",",
-                    "LEFT SEMI JOIN",
-                    "LEFT ANTI JOIN",
-                ]
-                + ["NATURAL JOIN", "INNER JOIN", "LEFT OUTER JOIN", "ANTI JOIN"]
-            )
+            kind = self.random.choice(JOINS)
             both = in_scope([*columns, *more])
             if kind in ("CROSS JOIN", ",") or kind.startswith("NATURAL"):
                 text = f"{text}{'' if kind == ',' else ' '}{kind} {right}"
@@ -287,8 +294,13 @@ class Generator:
             return f"EXISTS (SELECT * FROM {text} WHERE {inner})"
         if self.random.random() < 0.5:
             equal = f"{other.write(self.random)} = {column.write(self.random)}"
-            return f"{self.random.choice(['', 'NOT '])}EXISTS (SELECT {self.random.choice(['*', '1'])} FROM {text} WHERE {inner} AND {equal})"
-        return f"{column.write(self.random)} {self.random.choice(['', 'NOT '])}IN (SELECT {other.write(self.random)} FROM {text} WHERE {inner})"
+            what = self.random.choice(["*", "1"])
+            return f"{self._not()}EXISTS (SELECT {what} FROM {text} WHERE {inner} AND {equal})"
+        chosen = other.write(self.random)
+        return f"{column.write(self.random)} {self._not()}IN (SELECT {chosen} FROM {text} WHERE {inner})"
+
+    def _not(self) -> str:
+        return self.random.choice(["", "NOT "])
 
     def condition(self, columns: list[Column], outer: list[Column], depth: int = 0) -> str:
         """A condition on columns in scope, now and then on one of a query around."""

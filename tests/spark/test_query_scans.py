@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.spark.query_scans import Planner, Settings, find_tables, qualifier_replacements, replacements
 from lancehouse.spark.query_text import QueryText, is_query, name_positional
+from tests.spark.tpch import QUERIES
 
 SCHEMAS = {
     "docs": pa.schema(
@@ -79,7 +81,7 @@ COLUMNS: list[tuple[str, list[str | None]]] = [
     ("FROM docs SELECT id", ["id"]),
     ("SELECT id FROM docs UNION ALL SELECT id FROM tags", ["id", "id"]),
     ("SELECT d.id, t.tag FROM docs d, LATERAL (SELECT tag FROM tags WHERE tags.id = d.id) t", ["id", "id tag"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "expected"), COLUMNS)
@@ -174,7 +176,7 @@ FILTERS: list[tuple[str, str | None]] = [
     ("at >= timestamp_ntz '2020-07-01 00:00:00'", None),
     ("at IN ('2020-07-01')", None),
     ("id = 1 AND upper(title) = 'A' AND title = 'a'", "(`id` = 1 AND `title` = 'a')"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("condition", "expected"), FILTERS)
@@ -199,21 +201,36 @@ JOINS: list[tuple[str, list[str | None]]] = [
     ("docs d JOIN tags t USING (id) WHERE id = 1 AND tag = 'a'", [None, "`tag` = 'a'"]),
     ("docs d LEFT JOIN tags t ON d.id = t.id JOIN docs e ON e.id = 1 AND t.id = 2", [None, None, "`id` = 1"]),
     ("docs d JOIN tags t ON d.id = 1 RIGHT JOIN docs e ON t.id = 2 WHERE d.id = 4", ["`id` = 1", "`id` = 2", None]),
-    ("docs d, tags t JOIN docs e ON d.id = 1 AND t.id = 2 AND price = 3", [None, "`id` = 2", "`price` = decimal(10,2) '3.00'"]),
+    (
+        "docs d, tags t JOIN docs e ON d.id = 1 AND t.id = 2 AND price = 3",
+        [None, "`id` = 2", "`price` = decimal(10,2) '3.00'"],
+    ),
     ("docs d, tags t JOIN v ON price = 3", [None, None]),
     ("((SELECT id AS n FROM tags) a JOIN v ON true) q, docs d WHERE title = 'a' AND d.id = 1", [None, "`id` = 1"]),
-    ("docs d, tags t JOIN v ON tag = 'a' AND x = 1 AND weight > 0.5", [None, "(`tag` = 'a' AND (`weight` > 0.5 OR isnan(`weight`)))"]),
+    (
+        "docs d, tags t JOIN v ON tag = 'a' AND x = 1 AND weight > 0.5",
+        [None, "(`tag` = 'a' AND (`weight` > 0.5 OR isnan(`weight`)))"],
+    ),
     ("docs d, unknown u WHERE title = 'a' AND d.id = 1", ["`id` = 1"]),
     ("docs TABLESAMPLE (5 ROWS) WHERE id = 1", [None]),
     ("docs AS d(id, b, c, e, f, g, h, i, j) WHERE d.id = 1", [None]),
-    ("docs d LATERAL VIEW explode(array(1)) e AS n WHERE d.id = 1 AND title = 'a' AND n = 1", ["(`id` = 1 AND `title` = 'a')"]),
+    (
+        "docs d LATERAL VIEW explode(array(1)) e AS n WHERE d.id = 1 AND title = 'a' AND n = 1",
+        ["(`id` = 1 AND `title` = 'a')"],
+    ),
     ("(SELECT id AS n, tag FROM tags) t, docs d WHERE n = 1 AND title = 'a'", [None, "`title` = 'a'"]),
-    ("docs d JOIN (SELECT * FROM tags WHERE id = 2) t ON d.title = t.tag WHERE t.id = 5 AND d.id = 1", ["`id` = 1", "`id` = 2"]),
-    ("docs d WHERE EXISTS (SELECT 1 FROM tags t WHERE tag = 'a' AND d.id = 1 AND t.id = 2)", [None, "(`tag` = 'a' AND `id` = 2)"]),
+    (
+        "docs d JOIN (SELECT * FROM tags WHERE id = 2) t ON d.title = t.tag WHERE t.id = 5 AND d.id = 1",
+        ["`id` = 1", "`id` = 2"],
+    ),
+    (
+        "docs d WHERE EXISTS (SELECT 1 FROM tags t WHERE tag = 'a' AND d.id = 1 AND t.id = 2)",
+        [None, "(`tag` = 'a' AND `id` = 2)"],
+    ),
     ("docs d WHERE EXISTS (SELECT 1 FROM tags t WHERE title = 'a')", [None, None]),
     ("tags WHERE weight > 0.1", [None]),
     ("tags WHERE weight < 0.5 AND small > 5 AND small < 1000", ["(`weight` < 0.5 AND `small` > 5)"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("rest", "expected"), JOINS)
@@ -281,8 +298,14 @@ def test_limits(text: str, limit: int | None) -> None:
     ("text", "items"),
     [
         ("SELECT sum(id) FROM docs", (("sum", "id"),)),
-        ("SELECT title, count(*) AS n, avg(id) FROM docs WHERE id > 5 GROUP BY title", (("key", "title"), ("count", "*"), ("mean", "id"))),
-        ("SELECT count(1), count(title), min(day), max(d.day) FROM docs d", (("count", "*"), ("count", "title"), ("min", "day"), ("max", "day"))),
+        (
+            "SELECT title, count(*) AS n, avg(id) FROM docs WHERE id > 5 GROUP BY title",
+            (("key", "title"), ("count", "*"), ("mean", "id")),
+        ),
+        (
+            "SELECT count(1), count(title), min(day), max(d.day) FROM docs d",
+            (("count", "*"), ("count", "title"), ("min", "day"), ("max", "day")),
+        ),
         ("SELECT sum(id) FROM docs WHERE upper(title) = 'A'", None),
         ("SELECT sum(id) FROM docs WHERE score < 0", None),  # holds -0.0 too
         ("SELECT sum(id) FROM docs HAVING sum(id) > 1", None),
@@ -299,7 +322,7 @@ def test_limits(text: str, limit: int | None) -> None:
         ("SELECT count(title, id) FROM docs", None),
         ("SELECT count(docs.*) FROM docs", None),
     ],
-)  # fmt: skip
+)
 def test_whole_aggregates(text: str, items: Any) -> None:
     whole = plan(text).whole_aggregate()
     assert (whole and whole.items) == items
@@ -315,19 +338,34 @@ def test_whole_aggregates(text: str, items: Any) -> None:
         ("SELECT id FROM docs TIMESTAMP AS OF date_sub(current_date(), 1) - INTERVAL 1 DAY d", "SELECT id FROM {t0} d"),
         ("SELECT id FROM docs TIMESTAMP AS OF '2020-01-01' WHERE id = 1", "SELECT id FROM {t0} AS `docs` WHERE id = 1"),
         ("SELECT version AS of FROM docs", "SELECT version AS of FROM {t0} AS `docs`"),
-        ("SELECT id FROM docs TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE 1=1", "SELECT id FROM {t0} TABLESAMPLE (5 ROWS) REPEATABLE (1) AS `docs` WHERE 1=1"),
-        ("SELECT main.ml.docs.id, ml.docs.*, docs.id FROM main.ml.docs", "SELECT docs.id, docs.*, docs.id FROM {t0} AS `docs`"),
+        (
+            "SELECT id FROM docs TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE 1=1",
+            "SELECT id FROM {t0} TABLESAMPLE (5 ROWS) REPEATABLE (1) AS `docs` WHERE 1=1",
+        ),
+        (
+            "SELECT main.ml.docs.id, ml.docs.*, docs.id FROM main.ml.docs",
+            "SELECT docs.id, docs.*, docs.id FROM {t0} AS `docs`",
+        ),
         ("SELECT a.b.c.d.docs.id FROM a.b.c.d.docs", "SELECT docs.id FROM {t0} AS `docs`"),
         ("TABLE `main`.docs;", "SELECT * FROM {t0} AS `docs`;"),
         ("SELECT 'é😀' FROM docs -- é", "SELECT 'é😀' FROM {t0} AS `docs` -- é"),
         ("EXPLAIN EXTENDED SELECT id FROM docs", "EXPLAIN EXTENDED SELECT id FROM {t0} AS `docs`"),
         ("WITH docs AS (SELECT 1), c AS (SELECT * FROM docs) SELECT * FROM docs, c", None),
-        ("WITH docs AS (SELECT * FROM docs) SELECT * FROM docs", "WITH docs AS (SELECT * FROM {t0} AS `docs`) SELECT * FROM docs"),
-        ("SELECT * FROM (WITH docs AS (SELECT 1) SELECT * FROM docs), docs", "SELECT * FROM (WITH docs AS (SELECT 1) SELECT * FROM docs), {t0} AS `docs`"),
+        (
+            "WITH docs AS (SELECT * FROM docs) SELECT * FROM docs",
+            "WITH docs AS (SELECT * FROM {t0} AS `docs`) SELECT * FROM docs",
+        ),
+        (
+            "SELECT * FROM (WITH docs AS (SELECT 1) SELECT * FROM docs), docs",
+            "SELECT * FROM (WITH docs AS (SELECT 1) SELECT * FROM docs), {t0} AS `docs`",
+        ),
         ("WITH RECURSIVE docs AS (SELECT 1 UNION ALL SELECT * FROM docs) SELECT * FROM docs", None),
-        ("WITH a AS (SELECT * FROM docs), docs AS (SELECT 1) SELECT * FROM a, docs", "WITH a AS (SELECT * FROM {t0} AS `docs`), docs AS (SELECT 1) SELECT * FROM a, docs"),
+        (
+            "WITH a AS (SELECT * FROM docs), docs AS (SELECT 1) SELECT * FROM a, docs",
+            "WITH a AS (SELECT * FROM {t0} AS `docs`), docs AS (SELECT 1) SELECT * FROM a, docs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_only_names_are_replaced(text: str, expected: str | None) -> None:
     query = QueryText(text)
     uses = [use for use in find_tables(query) if use.parts[-1] == "docs"]
@@ -373,3 +411,38 @@ def test_what_is_a_query(text: str, expected: bool) -> None:
 def test_what_cannot_be_parsed(text: str, says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
         QueryText(text)
+
+
+TYPES = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "text": pa.string(),
+    "money": pa.decimal128(15, 2),
+    "day": pa.date32(),
+}
+
+
+def read_tpch() -> tuple[dict[str, pa.Schema], dict[int, list[str]]]:
+    """The schemas of TPC-H, and what each query reads, in the order of its text."""
+    schemas: dict[str, pa.Schema] = {}
+    reads: dict[int, list[str]] = {}
+    for line in Path(__file__).with_name("tpch_scans.txt").read_text().splitlines()[1:]:
+        if " | " not in line:
+            table, columns = line.split(": ")
+            pairs = (column.split(":") for column in columns.split())
+            schemas[table] = pa.schema([(name, TYPES[kind]) for name, kind in pairs])
+        else:
+            number, _, read = line.partition(" | ")
+            reads.setdefault(int(number), []).append(read)
+    return schemas, reads
+
+
+@pytest.mark.parametrize("number", QUERIES)
+def test_what_tpch_reads(number: int) -> None:
+    schemas, reads = read_tpch()
+    query = QueryText(QUERIES[number])
+    uses = [use for use in find_tables(query) if use.parts[-1] in schemas]
+    found = Planner(query, {use: schemas[use.parts[-1]] for use in uses}).scans
+    by_place = sorted(found, key=lambda scan: scan.use.start)
+    lines = [f"{each.use.alias} | {' '.join(each.columns or ())} | {each.filter or ''}".rstrip() for each in by_place]
+    assert lines == reads[number]

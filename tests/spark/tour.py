@@ -37,6 +37,7 @@ def tour(spark: SparkSession, properties: dict[str, str], levels: list[str], fol
     _write(cat, spark, docs)
     _change(cat, spark, docs)
     _maintain(cat, docs)
+    _query(cat, spark, docs)
     _ingest(cat, trips, Path(folder))
     _run_pipeline(spark, cat, [*levels, "piped"], properties, Path(folder))
     _check_refusals(spark, cat, docs)
@@ -93,6 +94,19 @@ def _maintain(cat: LanceCatalog, docs: list[str]) -> None:
     assert cat.count(docs, "id BETWEEN 10 AND 19") == 10
     assert cat.cleanup(docs, dry_run=True).versions == 0
     assert cat.remove_orphans(docs, dry_run=True).files == 0
+
+
+def _query(cat: LanceCatalog, spark: SparkSession, docs: list[str]) -> None:
+    spark.range(3000, 3003).createOrReplaceTempView("wanted")
+    cat.use(docs[:-1])
+    text = "SELECT d.name, '{}' AS braces FROM docs d JOIN wanted USING (id) WHERE d.id > :least"
+    frame, counted = cat.sql(text, {"least": 3000}), cat.sql("SELECT count(*), max(kind) FROM docs VERSION AS OF 1")
+    spark.catalog.dropTempView("wanted")
+    named = cat.sql(f"SELECT name FROM {format_levels(docs)} WHERE id = ?", [3001])
+    assert sorted(map(tuple, frame.collect())) == [("MERGED", "{}"), ("MERGED", "{}")]
+    assert [tuple(row) for row in counted.collect()] == [(MANY, 6)]
+    assert [tuple(row) for row in named.collect()] == [("MERGED",)]
+    assert "id_idx" in cat.explain("SELECT name FROM docs WHERE id = 5")
 
 
 def _ingest(cat: LanceCatalog, trips: list[str], folder: Path) -> None:

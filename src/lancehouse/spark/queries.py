@@ -258,6 +258,12 @@ def _is_groupable(dtype: Any) -> bool:
 
 
 def spark_message(error: PySparkException) -> str:
-    """Return the message of Spark, without the plan that follows it."""
+    """Return the message of Spark without what follows it."""
     text = str(error)
-    return text.partition(";\n")[0].partition("\n\nJVM stacktrace")[0].strip()
+    for end in (
+        ";\n",
+        "\n\n== SQL",
+        "\n\nJVM stacktrace",
+    ):  # plans, and the text with names that the user did not write
+        text = text.partition(end)[0]
+    return text.strip()

@@ -220,7 +220,7 @@ class _Select:
                 )
                 found = found or reason is None
             if not found:
-                self._planner.note(conjunct, [source.scan for source in sources if source.scan is not None])
+                self._planner.note(conjunct, [*sources, *views])
 
     def _segment(self, place: int) -> int:
         """Return the first relation that the ON of a join can name: those before a comma are out of its sight."""
@@ -404,13 +404,12 @@ class Planner:
             scan.not_pushed[_text(conjunct)] = "in part: Spark decides the rest"
         return None
 
-    def note(self, conjunct: Expr, scans: Sequence[ScanPlan]) -> None:
-        """Remember a condition that no scan has got, if it is about one of them alone."""
-        for scan in scans:
-            tables = {column.table.lower() for column in conjunct.find_all(exp.Column)}
-            is_own = tables == {scan.use.alias.lower()} or (tables == {""} and len(scans) == 1)
-            if is_own:
-                scan.not_pushed[_text(conjunct)] = "it may mean something else to Lance"
+    def note(self, conjunct: Expr, sources: Sequence[_Source]) -> None:
+        """Remember a condition on one scan alone that it has not got."""
+        owners = [self._owner(column, sources) for column in conjunct.find_all(exp.Column)]
+        scan = owners[0].scan if owners and owners[0] is not None else None
+        if scan is not None and conjunct.find(exp.Query) is None and all(owner is owners[0] for owner in owners):
+            scan.not_pushed[_text(conjunct)] = "it may mean something else to Lance"
 
     def _owner(self, column: exp.Column, sources: Sequence[_Source]) -> _Source | None:
         qualifier = tuple(part.name for part in column.parts[:-1])
