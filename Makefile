@@ -12,7 +12,7 @@ STORES = .venv/.stores
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql clean
+.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -76,6 +76,9 @@ bench-columns: $(SYNCED)
 
 bench-sql: $(SYNCED) $(LANCE_SPARK)
 	$(RUN) python -m bench.sql
+
+bench-search: $(SYNCED)
+	$(RUN) python -m bench.search
 
 bench-gateway: $(SYNCED)
 	$(RUN) python -m bench.gateway
