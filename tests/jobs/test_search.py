@@ -216,3 +216,6 @@ def test_columns_that_the_result_has_too(jobs: TableJobs, tmp_path: Path) -> Non
     with pytest.raises(InvalidInputError, match="has a column rank, as the result has: name other columns"):
         jobs.search("ranked", QUERIES)
     assert jobs.search("ranked", QUERIES, 1, columns=["id"]).num_rows == len(QUERIES)
+    alone = jobs.search("ranked", QUERIES[0], 1)
+    assert alone.schema.names == ["id", "v", "words", "rank", "_distance"]
+    assert alone.column("rank") == alone.column("id")

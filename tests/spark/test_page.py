@@ -1,4 +1,4 @@
-"""What docs/spark.md tells a newcomer to do works."""
+"""What docs/spark.md and docs/search.md tell a newcomer to do works."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def test_the_examples(spark: Any, tmp_path: Path) -> None:
     assert [each.operation for each in found["cat"].history("trips").collect()] == ["Overwrite"]
     people = lance.dataset(tmp_path / "tables" / "people.lance").to_table().to_pylist()
     assert people == [{"zip": "00712", "name": "Müller", "born": None}]
+
+
+def test_the_examples_of_search(spark: Any, tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (PAGE.parent / "search.md").read_text(), re.S)
+    found: dict[str, Any] = {"root": str(tmp_path)}
+    exec(block, found)
+    ids = found["cat"].search("docs", text="whales 42", k=1, columns=["id"]).collect()
+    assert [row.id for row in ids] == [42]
 
 
 def test_the_example_of_foreach_batch(spark: Any, tmp_path: Path) -> None:

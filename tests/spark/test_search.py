@@ -17,8 +17,6 @@ from lancehouse.lake import search as searches
 from lancehouse.lake.scans import MIN_TASK_ROWS
 from lancehouse.spark import LanceCatalog
 
-pytestmark = pytest.mark.engines
-
 ROWS, WIDTH = 2 * MIN_TASK_ROWS + 100, 4
 VECTORS = np.random.default_rng(2).normal(size=(ROWS, WIDTH)).astype("f4")
 QUERIES = np.random.default_rng(3).normal(size=(5, WIDTH)).astype("f4")

@@ -90,6 +90,11 @@ def _maintain(cat: LanceCatalog, docs: list[str]) -> None:
     found = cat.search(docs, vector.emb, k=30, columns=["id"], filter="id < 2000").collect()
     assert 711 in {row.id for row in found}
     assert [row._distance for row in found] == sorted(row._distance for row in found)
+    rows = cat.read(docs, columns=["id", "emb"], filter="id IN (711, 712)")
+    queries = rows.selectExpr("id AS query_id", "emb AS vector")
+    near = cat.search(docs, queries, k=2, columns=["id"], filter="id < 2000").collect()
+    assert sorted((row.query_id, row["rank"]) for row in near) == [(711, 1), (711, 2), (712, 1), (712, 2)]
+    assert all(row._distance == 0 for row in near if row["rank"] == 1)
     cat.optimize_indices(docs)
     assert cat.count(docs, "id BETWEEN 10 AND 19") == 10
     assert cat.cleanup(docs, dry_run=True).versions == 0

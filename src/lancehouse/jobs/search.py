@@ -18,7 +18,6 @@ from lancehouse.jobs.address import PinnedVersion
 from lancehouse.lake.search import (
     BLOCK_QUERIES,
     QUERY,
-    SCORE,
     Found,
     Queries,
     Search,
@@ -29,7 +28,7 @@ from lancehouse.lake.search import (
     rank_hits,
     read_ranked,
 )
-from lancehouse.lake.vector_search import DISTANCE, SearchEffort, require_count
+from lancehouse.lake.vector_search import SearchEffort, require_count
 
 VECTOR, TEXT = "vector", "text"
 MOST_BYTES = 256 << 20
@@ -241,7 +240,7 @@ def search_locally(pinned: PinnedVersion, asked: QuerySet, search: Search, threa
     """Return the result of a search as an Arrow table, by threads of this process."""
     table, dataset = pinned.open()
     plan = plan_search(table, dataset, search, asked.queries, threads)
-    schema = plan.search.schema(table, dataset)
+    schema = plan.search.schema(table, dataset, with_ids=asked.ids is not None)
 
     def find(piece: SearchPiece) -> Found:
         return find_hits(table, dataset, plan, piece, asked.queries.slice(piece.numbers))
@@ -250,34 +249,35 @@ def search_locally(pinned: PinnedVersion, asked: QuerySet, search: Search, threa
         found = join_found(list(pool.map(find, plan.pieces)))
     ranked = rank_hits(plan.search, found)
     batches = read_ranked(table, dataset, plan.search, schema, ranked)
-    return pa.Table.from_batches(to_result(asked.ids, schema, batches), result_schema(asked.ids, schema))
+    rows = to_result(plan.search, asked.ids, schema, batches)
+    return pa.Table.from_batches(rows, result_schema(plan.search, asked.ids, schema))
 
 
-def result_schema(ids: Any, schema: pa.Schema) -> pa.Schema:
+def result_schema(search: Search, ids: Any, schema: pa.Schema) -> pa.Schema:
     """Return the columns of a result: with id and rank if the queries have ids; else `_distance` and `_score` last."""
     if ids is not None:
         return pa.schema([pa.field(QUERY, ids.type), *schema])
-    measures = [name for name in schema.names if name in (DISTANCE, SCORE)]
-    return pa.schema([*list(schema)[1 + len(measures) :], *(schema.field(name) for name in measures)])
+    fields, own = list(schema), 1 + len(search.measures)
+    return pa.schema([*fields[own:], *fields[1:own]])
 
 
 def to_result(
-    ids: Any, schema: pa.Schema, batches: Iterable[tuple[Any, pa.RecordBatch]], first: int = 0
+    search: Search, ids: Any, schema: pa.Schema, batches: Iterable[tuple[Any, pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of a result in its columns.
 
     Args:
-        ids: ids of the queries from `first` on; None for a single query.
+        search: the search.
+        ids: ids of all queries; None for a single query.
         schema: as `Search.schema` gives it.
         batches: what `read_ranked` yields.
-        first: number of the query that has the first id.
     """
-    columns = result_schema(ids, schema)
+    columns, own = result_schema(search, ids, schema), 1 + len(search.measures)
     for numbers, batch in batches:
         if ids is None:
-            arrays = [batch.column(batch.schema.get_field_index(name)) for name in columns.names]
+            arrays = [*batch.columns[own:], *batch.columns[1:own]]
         else:
-            arrays = [ids.take(pa.array(numbers - first)), *batch.columns]
+            arrays = [ids.take(pa.array(numbers)), *batch.columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 

@@ -120,17 +120,30 @@ class Search:
         """Number of rows that are ranked by vector and by words, each."""
         return max(DEPTH * self.k, LEAST_DEPTH) if self.by_vectors and self.by_words else self.k
 
-    def schema(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Schema:
-        """Return the columns of the result: rank, `_distance`, `_score`, then those of the table."""
-        is_given = {DISTANCE: self.by_vectors, SCORE: self.by_words}
-        measures: list[pa.Field[Any]] = [pa.field(name, pa.float32()) for name, given in is_given.items() if given]
+    @property
+    def measures(self) -> list[str]:
+        """Names of the columns that say how good a row is."""
+        return [name for name, given in ((DISTANCE, self.by_vectors), (SCORE, self.by_words)) if given]
+
+    def schema(self, table: TableRef, dataset: lance.LanceDataset, *, with_ids: bool) -> pa.Schema:
+        """Return the columns of the result: rank, `_distance`, `_score`, then those of the table.
+
+        Args:
+            table: the table.
+            dataset: the version.
+            with_ids: whether users see the rank, and ids of the queries.
+
+        Raises:
+            InvalidInputError: a column of the table has the name of another one.
+        """
         fields: list[pa.Field[Any]] = list(Scan(self.columns).schema(table, dataset))
-        if taken := {QUERY, RANK, DISTANCE, SCORE} & {each.name for each in fields}:
+        names = {*self.measures, *((QUERY, RANK) if with_ids else ())}
+        if taken := names & {each.name for each in fields}:
             raise InvalidInputError(
                 f"{table} has a column {min(taken)}, as the result has: name other columns with columns=[…]"
             )
         rank: pa.Field[Any] = pa.field(RANK, pa.int32(), nullable=False)
-        return pa.schema([rank, *measures, *fields])
+        return pa.schema([rank, *(pa.field(name, pa.float32()) for name in self.measures), *fields])
 
     @property
     def scan_filter(self) -> str | None:
@@ -279,13 +292,13 @@ def _choose_way(
             why = (
                 "as its effort is given"
                 if is_asked
-                else f"estimated {_seconds(index_s)}; all vectors {_seconds(whole_s)}"
+                else f"estimated {_seconds(index_s)} of one processor; all vectors {_seconds(whole_s)}"
             )
             lines.append(f"vectors: by the index {index.name} ({index.kind}, {index.metric}), {why}")
             if rest:
                 lines.append(f"vectors: {sum(rest.values()):,} rows that it lacks are compared")
             return True, split_fragments(dataset, tasks, split=split, only=rest) if rest else []
-        why = f"estimated {_seconds(whole_s)}; by the index {index.name} {_seconds(index_s)}"
+        why = f"estimated {_seconds(whole_s)} of one processor; by the index {index.name} {_seconds(index_s)}"
     elif index is not None:
         why = f"the index {index.name} is for {index.metric}; estimated {_seconds(whole_s)}"
     else:
@@ -498,17 +511,13 @@ def read_ranked(
         kept = np.isin(ranked.rows, _matching_rows(table, dataset, search.filter, ranked.rows))
         ranked = ranked.take(kept)
         ranked = replace(ranked, ranks=rank_in_runs(ranked.queries))
-    names = [name for name in schema.names if name not in (RANK, DISTANCE, SCORE)]
+    names = schema.names[1 + len(search.measures) :]
     size = min(batch_rows([dataset.schema.field(name.partition(".")[0]) for name in names]), ROWS_AT_ONCE)
     measures = {DISTANCE: ranked.distances, SCORE: ranked.scores}
     for first in range(0, len(ranked.rows), size):
         part = slice(first, first + size)
         columns: list[Any] = [pa.array(ranked.ranks[part] + 1, pa.int32())]
-        columns += [
-            pa.array(values[part], pa.float32(), from_pandas=True)
-            for name, values in measures.items()
-            if name in schema.names
-        ]
+        columns += [pa.array(measures[name][part], pa.float32(), from_pandas=True) for name in search.measures]
         ids, places = np.unique(ranked.rows[part], return_inverse=True)
         columns += [column.combine_chunks() for column in _read_rows(table, dataset, names, ids).take(places).columns]
         arrays = [column if isinstance(column, pa.Array) else column.combine_chunks() for column in columns]

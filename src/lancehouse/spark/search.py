@@ -134,7 +134,7 @@ def _split_queries(asked: QuerySet) -> Iterator[QuerySet]:
 def _search_many(spark: SparkSession, pinned: PinnedVersion, asked: QuerySet, id_type: Any, how: Search) -> DataFrame:
     table, dataset = pinned.open()
     plan = plan_search(table, dataset, how, asked.queries, parallelism(spark))
-    rows = _ResultRows(pinned, plan, plan.search.schema(table, dataset), asked.ids)
+    rows = _ResultRows(pinned, plan, plan.search.schema(table, dataset, with_ids=asked.ids is not None), asked.ids)
     queries = asked.queries
 
     def find(piece: SearchPiece) -> Found:
@@ -174,7 +174,7 @@ class _ResultRows:
 
     def __init__(self, pinned: PinnedVersion, plan: SearchPlan, schema: pa.Schema, ids: Any) -> None:
         self._pinned, self._search, self._schema, self._ids = pinned, plan.search, schema, ids
-        columns = result_schema(ids, schema)
+        columns = result_schema(plan.search, ids, schema)
         self._rows: LanceToSpark = to_spark_rows(columns if ids is None else pa.schema(list(columns)[1:]))
 
     def struct(self, id_type: Any) -> StructType:
@@ -188,7 +188,7 @@ class _ResultRows:
         """Yield the rows of some queries."""
         table, dataset = self._pinned.open()
         batches = read_ranked(table, dataset, self._search, self._schema, rank_hits(self._search, found))
-        for batch in to_result(self._ids, self._schema, batches):
+        for batch in to_result(self._search, self._ids, self._schema, batches):
             yield from self._convert(batch)
 
     def _convert(self, batch: pa.RecordBatch) -> Batches:
