@@ -17,6 +17,7 @@ from lance_namespace import DropTableRequest
 from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
+    TableColumnNotFoundError,
     TableSchemaValidationError,
     TableVersionNotFoundError,
     UnsupportedOperationError,
@@ -30,7 +31,8 @@ from lancehouse.jobs import LocalEngine, TableJobs
 from lancehouse.spark import LanceCatalog
 from lancehouse.spark.data_source import LanceSource
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
-from lancehouse.spark.streams import BATCH, CHECKPOINT, QUERY
+from lancehouse.spark.streams import CHECKPOINT
+from lancehouse.spark.table_writer import BATCH, QUERY
 from tests.clients.managed import managed_by_lancehouse
 
 IDS = StructType().add("id", "long", nullable=False)
@@ -393,6 +395,77 @@ def test_complete_output_replaces_all(table: str) -> None:
     assert stored_ids(table) == []
 
 
+PAIRS = StructType().add("id", "long").add("v", "string").add("at", "double")
+
+
+def merge_batch(table: str, number: int, *pairs: tuple[Any, ...], **options: str) -> None:
+    """What Spark does for a batch of two tasks that is merged."""
+    given = {"path": table, "queryId": "q", "mode": "merge", "on": "id", "latestBy": "at", **options}
+    writer, committer = (LanceSource(given).streamWriter(schema=PAIRS, overwrite=False) for _ in range(2))
+    names = PAIRS.names
+    fields: dict[str, pa.DataType] = {"id": pa.int64(), "v": pa.string(), "at": pa.float64()}
+    rows = [dict(zip(names, pair, strict=True)) for pair in pairs]
+    parts = [pa.RecordBatch.from_pylist(part, pa.schema(fields)) for part in (rows[::2], rows[1::2])]
+    messages = [send(send(writer).write(iter([part]))) for part in parts]
+    committer.commit([*messages, None], number)
+
+
+def stored_pairs(table: str) -> list[tuple[Any, ...]]:
+    found = lance.dataset(table).to_table(columns=["id", "v"]).to_pylist()
+    return sorted((row["id"], row["v"]) for row in found)
+
+
+@pytest.mark.parametrize("kind", ["new", "without", "with"])
+def test_a_batch_is_merged_once(tmp_path: Path, kind: str) -> None:
+    """The table is made by the first batch, or has no column to tell the latest, or has it."""
+    table = str(tmp_path / "t")
+    if kind != "new":
+        first = {"id": pa.array([0, 9]), "v": ["old", "z"], **({"at": [0.0, 0.0]} if kind == "with" else {})}
+        lance.write_dataset(pa.table(first), table, enable_stable_row_ids=True)
+    before = [] if kind == "new" else [(9, "z")]
+    merge_batch(table, 0, (0, "a", 1), (1, "b", 1), (0, "c", 2), (0, "d", None))
+    assert stored_pairs(table) == [(0, "c"), (1, "b"), *before]
+    merge_batch(table, 1, (1, "e", 0), (2, "f", 0))
+    merge_batch(table, 1, (1, "g", 0), (2, "g", 0))
+    assert stored_pairs(table) == [(0, "c"), (1, "e"), (2, "f"), *before]
+    merge_batch(table, 2)
+    assert not Path(table, "_lancehouse").exists()
+    assert lance.dataset(table).version == (2 if kind == "new" else 3)
+    assert lance.dataset(table).read_transaction(lance.dataset(table).version).transaction_properties[BATCH] == "1"
+    files = {Path(file.path).name for each in lance.dataset(table).get_fragments() for file in each.data_files()}
+    versions = 2 if kind == "new" else 3
+    assert len(list(Path(table, "data").iterdir())) <= len(files) + versions, "what tasks wrote is removed"
+    with pytest.raises(
+        InvalidInputError, match="two rows of the batch have the same key, id=5, and both are the last by at"
+    ):
+        merge_batch(table, 2, (5, "x", 1), (5, "y", 1))
+    with pytest.raises(InvalidInputError, match="needs another queryId"):
+        merge_batch(table, 0, (5, "x", 1))
+    merge_batch(table, 2, (0, "x", 1), whenMatched="delete", whenNotMatched="ignore")
+    assert stored_pairs(table) == [(1, "e"), (2, "f"), *before]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"on": ""}, "the option on.* is not what it has to be"),
+        ({"mode": "append"}, "on is an option of mode merge only"),
+        ({"mode": "upsert"}, "the option mode, 'upsert', is not what it has to be: append or merge"),
+        ({"on": "nope"}, "no column nope"),
+        ({"latestBy": "v,nope"}, "no column nope for latest_by"),
+        ({"latestBy": "id"}, "latest_by names id, which is in the key"),
+        ({"whenMatched": "replace"}, "when_matched 'replace' is not known"),
+        ({"latest_by": "at"}, "did you mean latestBy"),
+    ],
+)
+def test_a_merge_that_cannot_be(tmp_path: Path, options: dict[str, str], says: str) -> None:
+    table = str(tmp_path / "t")
+    lance.write_dataset(pa.table({"id": pa.array([0]), "v": ["a"], "at": [0.0]}), table)
+    with pytest.raises((InvalidInputError, TableColumnNotFoundError), match=says):
+        merge_batch(table, 0, (0, "b", 1), (1, "c", 1), **options)
+    assert stored_pairs(table) == [(0, "a")]
+
+
 def test_abort_removes_what_was_written(table: str) -> None:
     given = {"path": table, "queryId": "q"}
     writer = LanceSource(given).streamWriter(IDS, False)
@@ -522,6 +595,25 @@ def test_an_upsert_of_rows_that_changed_twice(spark: Any, tmp_path: Path) -> Non
     follow()
     found = lance.dataset(copy).to_table().sort_by("id").to_pylist()
     assert [(row["id"], row["text"]) for row in found] == [(0, "old"), (1, "twice"), (2, "b")]
+
+
+def test_a_stream_is_merged(spark: Any, table: str, tmp_path: Path) -> None:
+    """Rows that are updated twice between two batches come twice; the later one counts."""
+    source = {"path": table, "withVersion": "true"}
+    rows = spark.readStream.format("lance").options(**source).load().selectExpr("id % 10 AS id", "id AS v", "_version")
+    to = {"path": str(tmp_path / "copy"), "mode": "merge", "on": "id", "latestBy": "_version,v"}
+
+    def run() -> dict[int, int]:
+        query = rows.writeStream.format("lance").options(**to).option("checkpointLocation", str(tmp_path / "c"))
+        query.trigger(availableNow=True).start().awaitTermination()
+        return {row["id"]: row["v"] for row in lance.dataset(to["path"]).to_table().to_pylist()}
+
+    assert run() == {number: number for number in range(7)}
+    for numbers in ((10, 17), (20, 11)):
+        put(table, *numbers)
+    assert run() == {**{number: number for number in range(7)}, 0: 20, 1: 11, 7: 17}
+    assert lance.dataset(to["path"]).schema.names == ["id", "v"]
+    assert lance.dataset(to["path"]).version == 2
 
 
 def test_a_first_snapshot_that_is_gone(spark: Any, table: str, tmp_path: Path) -> None:

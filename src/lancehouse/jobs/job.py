@@ -354,11 +354,13 @@ class WriteOptions:
     """Whether the run is known to be new, so that no version of it is searched for."""
     nullable: bool = True
     """Whether all columns of a new table are nullable; if not, they are as nullable as those of the rows."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Further transaction properties of the version."""
 
     @property
     def properties(self) -> dict[str, str]:
         """Transaction properties of the version."""
-        return {RUN: self.run} if self.run is not None else {}
+        return {**self.notes, **({RUN: self.run} if self.run is not None else {})}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance_namespace.errors import (
@@ -33,6 +34,7 @@ from lancehouse.jobs.merge_keys import (
     SelectedRows,
     check_keys,
     find_duplicate,
+    find_latest,
     format_key,
     group_runs,
     key_schema,
@@ -42,9 +44,10 @@ from lancehouse.jobs.merge_keys import (
 )
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
-from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
+from lancehouse.lake.commits import FileLayout, NewFragment, find_version_of_run, locate_table
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.row_changes import (
+    ADDRESS,
     ROW,
     ColumnsChangedError,
     RowChange,
@@ -54,7 +57,7 @@ from lancehouse.lake.row_changes import (
     offsets_by_fragment,
     retry_conflicts,
 )
-from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.schema.walk import check_types, relax_nullability
 
 FEW_ROWS = 1 << 20
@@ -150,6 +153,87 @@ class ArrowRows:
         return f"two rows of {self.label} have the same key, {key}; drop one of them"
 
 
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows to merge that tasks have written to files which no version references, with the columns that they have."""
+
+    job: Job
+    """The job that has written them, and removes them."""
+    pieces: tuple[NewFragment, ...]
+    schema: pa.Schema
+    """Columns of the files."""
+    columns: Sequence[str]
+    """Columns that are merged."""
+    latest_by: tuple[str, ...] = ()
+    transient: frozenset[str] = frozenset()
+    """Columns of `latest_by` that a new table does not get."""
+    chosen: Any = None
+    """Addresses of the rows that are merged, sorted; None for all."""
+    label: str = "the batch"
+
+    def prepare(self, on: Sequence[str], schema: pa.Schema | None) -> Self:
+        """Check that the rows have the key's columns; of rows with the same key, keep the latest."""
+        require_key_columns(self, on)
+        if not self.latest_by:
+            return self
+        if missing := [name for name in self.latest_by if name not in self.columns]:
+            raise TableColumnNotFoundError(
+                f"{self.label} has no column {', '.join(missing)} for latest_by; it has {', '.join(self.columns)}"
+            )
+        if both := [name for name in self.latest_by if name in on]:
+            raise InvalidInputError(f"latest_by names {both[0]}, which is in the key: it is the same for all its rows")
+        known = set(self.columns) - self.transient if schema is None else schema.names
+        helping = [name for name in self.latest_by if name not in known]
+        table, rows = self.job.to_ref(), self._open()
+        keys = pa.Table.from_batches(read_keys(table, rows, self._parts(), on), key_schema(rows.schema, on))
+        scan = Scan(self.latest_by, with_row_address=True)
+        order = pa.Table.from_batches(scan.batches(table, rows, self._parts()), scan.schema(table, rows))
+        kept = [name for name in self.columns if name not in helping]
+        return replace(self, columns=kept, chosen=find_latest(keys, order.select(list(self.latest_by))))
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return the rows with some of their columns."""
+        return replace(self, columns=list(columns))
+
+    def new_table_schema(self, how: WriteOptions) -> pa.Schema:
+        """Return the schema of a new table for the rows."""
+        schema = pa.schema([self.schema.field(name) for name in self.columns])
+        return relax_nullability(schema) if how.nullable else schema
+
+    def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
+        """Write the rows that are merged in a schema, without a commit."""
+        table, rows = self.job.to_ref(), self._open()
+        scan = Scan(tuple(self.columns), with_row_address=True)
+
+        def batches() -> Batches:
+            for batch in scan.batches(table, rows, self._parts()):
+                address, batch = batch.column(ADDRESS), batch.select(list(self.columns))
+                if self.chosen is not None:
+                    batch = batch.filter(pa.array(np.isin(address.to_numpy(), self.chosen)))
+                if batch.num_rows:
+                    yield conform(batch, schema, (), self.label)
+
+        if not self.pieces or (self.chosen is not None and not len(self.chosen)):
+            return []
+        return job.write(pa.RecordBatchReader.from_batches(schema, batches()), mode, layout)
+
+    def explain_duplicate(self, key: str) -> str:
+        """Return the error message about two rows with the same key."""
+        if self.latest_by:
+            return (
+                f"two rows of {self.label} have the same key, {key}, and both are the last by "
+                f"{', '.join(self.latest_by)}: name a further column in latest_by that tells them apart"
+            )
+        return f"two rows of {self.label} have the same key, {key}; name in latest_by the column that tells the last"
+
+    def _open(self) -> Any:
+        source = MergeSource(self.pieces, (), self.schema)
+        return source.open(self.job.to_ref(), self.job.write_location(), None)
+
+    def _parts(self) -> list[FragmentRange]:
+        return [FragmentRange(number) for number in range(len(self.pieces))]
+
+
 def require_key_columns(rows: RowsToMerge, on: Sequence[str]) -> None:
     """Check that the rows to merge have the columns of the key.
 
@@ -215,7 +299,7 @@ def merge(
         pieces = tuple(rows.write(job, schema, mode, how.layout))
         source = MergeSource(pieces, keys, None if rules.writes else schema)
         require_distinct_keys(rows, MergeKeys(job, source, pinned), shuffle)
-        merging = _MergeRun(engine, address, source, rules, how, str(dataset.lance_schema), shuffle)
+        merging = _MergeRun(engine, address, source, rules, how, str(dataset.lance_schema), pinned.version, shuffle)
         return retry_conflicts(address, lambda: merging.attempt(used))
 
 
@@ -273,6 +357,8 @@ class _MergeRun:
     how: WriteOptions
     columns: str
     """The table's schema for which the rows were written, as text."""
+    base: int
+    """The version that was the latest when the merge began."""
     shuffle: KeyShuffle | None
 
     def attempt(self, used: list[NewFragment]) -> ChangeResult:
@@ -280,6 +366,8 @@ class _MergeRun:
         used.clear()
         pinned = PinnedVersion.resolve(self.address, VersionSelector())
         table, dataset = pinned.open()
+        if self.how.run is not None and (done := find_version_of_run(table, self.how.run, after=self.base)) is not None:
+            return ChangeResult(done)  # the same run, which somebody else has repeated meanwhile
         if str(dataset.lance_schema) != self.columns:
             raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
         job, written = Job(self.address), list[NewFragment]()

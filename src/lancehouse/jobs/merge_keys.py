@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, groupby
 from operator import itemgetter
 from types import MappingProxyType
@@ -238,6 +239,46 @@ def find_duplicate(keys: pa.Table) -> int | None:
     groups = keys.drop_null().group_by(names).aggregate([(ADDRESS, "count"), (ADDRESS, "min")])
     twice = groups.filter(pc.field(f"{ADDRESS}_count") > 1)
     return twice.column(f"{ADDRESS}_min")[0].as_py() if twice.num_rows else None
+
+
+def find_latest(keys: pa.Table, order: pa.Table) -> Any:
+    """Return the addresses, sorted, of the rows that are the latest of their key; of ties, all. A null key is no key.
+
+    Args:
+        keys: keys of the rows, with their addresses, as `read_keys` yields them.
+        order: the columns that decide, for the same rows: the first that differs, null being the least.
+    """
+    names = keys.schema.names[: keys.num_columns - 2]
+    columns: dict[str, Any] = {f"key {number}": keys.column(name) for number, name in enumerate(names)}
+    is_key = set(columns)
+    for number, column in enumerate(order.columns):
+        if pa.types.is_floating(column.type):  # NaN is the greatest, as it is to Spark
+            columns[f"nan {number}"] = pc.is_nan(column)
+            column = pc.if_else(columns[f"nan {number}"], pa.scalar(None, column.type), column)
+        columns[f"order {number}"] = column
+    has_key = reduce(pc.and_, (pc.is_valid(column) for name, column in columns.items() if name in is_key))
+    rows = pa.table({**columns, ADDRESS: keys.column(ADDRESS)})
+    alone, rows = rows.filter(pc.invert(has_key)), rows.filter(has_key)
+    sort_keys: Any = [(name, "ascending" if name in is_key else "descending") for name in columns]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=sort_keys))  # null at the end
+    is_first = _differs_from_previous(rows, list(is_key))
+    is_other = _differs_from_previous(rows, [name for name in columns if name not in is_key])
+    steps = np.cumsum(is_other & ~is_first)
+    firsts = np.maximum.accumulate(np.where(is_first, np.arange(len(steps)), 0)) if len(steps) else steps
+    latest = rows.column(ADDRESS).to_numpy()[steps == steps[firsts]] if len(steps) else steps
+    return np.sort(np.concatenate([alone.column(ADDRESS).to_numpy(), latest]))
+
+
+def _differs_from_previous(rows: pa.Table, names: Sequence[str]) -> Any:
+    """Return for each row whether one of the columns has another value than in the row before; true for the first."""
+    differs = np.ones(len(rows), bool)
+    differs[1:] = False
+    for name in names:
+        before, after = rows.column(name).slice(0, max(len(rows) - 1, 0)), rows.column(name).slice(1)
+        is_other: Any = pc.coalesce(pc.not_equal(before, after), pa.scalar(False))
+        is_null = pc.xor(pc.is_null(before), pc.is_null(after))
+        differs[1:] |= is_other.to_numpy() | is_null.to_numpy()
+    return differs
 
 
 def format_key(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], address: int) -> str:

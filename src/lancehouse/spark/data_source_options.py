@@ -15,6 +15,7 @@ from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import WriteOptions
+from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.lake.commits import FileLayout
 from lancehouse.lake.scans import Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
@@ -36,6 +37,7 @@ NO_TABLE = (
 MIN_SIMILARITY = 0.8
 """A property whose name is at least this similar to that of an option is refused as a typing error."""
 
+MERGE = "merge"
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -88,6 +90,10 @@ def _parse_flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
+def _parse_mode(text: str) -> str:
+    return {"append": "append", MERGE: MERGE}[text.lower()]
+
+
 def _parse_start(text: str) -> int | str:
     return text.lower() if text.lower() in (EARLIEST, LATEST) else _parse_number(text)
 
@@ -96,6 +102,7 @@ _READ, _FOLLOW = frozenset({TableUse.READ}), frozenset({TableUse.READ_STREAM})
 _WRITE, _SINK = frozenset({TableUse.WRITE}), frozenset({TableUse.WRITE_STREAM})
 _READS, _WRITES = _READ | _FOLLOW, _WRITE | _SINK
 _POSITIVE, _BOOLEAN = "a number above 0", "true or false"
+_NAMES = "names with commas between them, or a JSON list of names"
 
 OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
     {
@@ -103,7 +110,7 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "impl": SourceOption(_READS | _WRITES),
         "table": SourceOption(_READS | _WRITES),
         "properties": SourceOption(_READS | _WRITES, _parse_texts, "a JSON object of texts"),
-        "columns": SourceOption(_READS, _parse_names, "names with commas between them, or a JSON list of names"),
+        "columns": SourceOption(_READS, _parse_names, _NAMES),
         "filter": SourceOption(_READS),
         "withRowId": SourceOption(_READS, _parse_flag, _BOOLEAN),
         "tasks": SourceOption(_READS, _parse_number, _POSITIVE),
@@ -123,6 +130,11 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "maxBytesPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
         "dataStorageVersion": SourceOption(_WRITES),
         "run": SourceOption(_WRITE),
+        "mode": SourceOption(_SINK, _parse_mode, "append or merge"),
+        "on": SourceOption(_SINK, _parse_names, _NAMES),
+        "latestBy": SourceOption(_SINK, _parse_names, _NAMES),
+        "whenMatched": SourceOption(_SINK),
+        "whenNotMatched": SourceOption(_SINK),
         "queryId": SourceOption(_SINK),
         "checkpointLocation": SourceOption(_SINK),
     }
@@ -144,6 +156,15 @@ class FollowOptions:
     """Whether the stream fails when rows were lost because versions were cleaned up (`failOnDataLoss`)."""
     with_version: bool = False
     """Whether each row has a column with the version that added it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """How a stream is merged into a table."""
+
+    on: tuple[str, ...]
+    rules: MergeRules
+    latest_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +256,22 @@ class SourceOptions:
             self._get("failOnDataLoss") is not False,
             self._get("withVersion") is True,
         )
+
+    def merge_options(self) -> MergeOptions | None:
+        """Return how a stream is merged; None if it is appended.
+
+        Raises:
+            InvalidInputError: the mode needs an option, or does not have it.
+        """
+        names = ("on", "latestBy", "whenMatched", "whenNotMatched")
+        if self._get("mode") != MERGE:
+            if given := [name for name in names if self._get(name)]:
+                raise InvalidInputError(f"{given[0]} is an option of mode merge only")
+            return None
+        if not self._get("on"):
+            raise InvalidInputError("mode merge needs the option on: the columns that are the key")
+        rules = MergeRules(self._get("whenMatched") or "update", self._get("whenNotMatched") or "insert")
+        return MergeOptions(self._get("on"), rules, self._get("latestBy") or ())
 
     def stream_query(self) -> StreamQuery:
         """Return which streaming query writes."""

@@ -53,13 +53,11 @@ from lancehouse.secrets import redact
 from lancehouse.spark.data_source_options import LATEST, SECRET_PREFIX, SourceOptions, StreamQuery
 from lancehouse.spark.engine import Batches, SparkEngine
 from lancehouse.spark.table_reader import STREAM, VERSION, read_fitting_batches
-from lancehouse.spark.table_writer import Sink
+from lancehouse.spark.table_writer import BATCH, QUERY, MergeSink, Sink
 
-QUERY = "lancehouse.query"
-BATCH = "lancehouse.batch"
 CHECKPOINT = "lancehouse.checkpoint"
-"""Keys of a transaction's properties: the streaming query, the batch of it that made a version, and the id that Spark
-keeps in the checkpoint, where the user gave the query another id."""
+"""Key of a transaction's properties: the id that Spark keeps in the checkpoint, where the user gave the query another
+one."""
 
 CHECKPOINT_PROPERTY = "sql.streaming.queryId"
 """Local property of a query's tasks in which Spark passes the id of the checkpoint."""
@@ -411,7 +409,15 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def __init__(self, options: SourceOptions, struct: Mapping[str, Any], *, replaces: bool) -> None:
         query = options.stream_query()
         self._query, self._is_given, self._checkpoint = _query_id(query), bool(query.id), query.checkpoint
-        self._sink = Sink.begin(options.address(), struct, options.write_options(), replaces=replaces)
+        merge = options.merge_options()
+        if merge is None:
+            self._sink = Sink.begin(options.address(), struct, options.write_options(), replaces=replaces)
+        elif replaces:
+            raise InvalidInputError("the output mode complete replaces all rows, and mode merge does not: choose one")
+        else:
+            self._sink = MergeSink.begin_merge(
+                options.address(), struct, options.write_options(), merge.on, merge.rules, merge.latest_by
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenBatch:
         """Write the rows of a task."""

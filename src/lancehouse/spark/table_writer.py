@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 
@@ -13,11 +13,15 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     TableAlreadyExistsError,
     TableNotFoundError,
+    TableSchemaValidationError,
 )
 from pyspark.sql import DataFrame
 
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, undo_declaration
+from lancehouse.jobs.merge import StagedRows, merge
+from lancehouse.jobs.merge_keys import MergeRules, check_keys
 from lancehouse.lake import commits
 from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.dataset import TableRef
@@ -27,7 +31,11 @@ from lancehouse.schema.spark import table_schema
 from lancehouse.schema.spark_rows import SparkToLance, from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
 from lancehouse.spark.engine import RESULT_STRUCT, Batches, collect_texts, to_result_batches, translate_task_errors
+from lancehouse.spark.table_reader import VERSION
 
+QUERY = "lancehouse.query"
+BATCH = "lancehouse.batch"
+"""Keys of a transaction's properties: the streaming query, and the batch of it that made a version."""
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
 
@@ -289,3 +297,72 @@ class Sink:
         """Remove all that the tasks wrote."""
         with self.job.clean_up_after([]):
             pass
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSink(Sink):
+    """One job that merges rows of Spark into a table by key; can be sent to other processes.
+
+    Tasks write the rows beside the table, with the columns that they have; the process that commits merges them in
+    threads of its own, as no Spark session is at hand there.
+    """
+
+    on: tuple[str, ...] = ()
+    rules: MergeRules = field(default_factory=MergeRules)
+    latest_by: tuple[str, ...] = ()
+
+    @classmethod
+    def begin_merge(
+        cls,
+        address: TableAddress,
+        struct: Mapping[str, Any],
+        how: WriteOptions,
+        on: tuple[str, ...],
+        rules: MergeRules,
+        latest_by: tuple[str, ...],
+    ) -> Self:
+        """Check that the rows fit the table, and have the columns of the key. A missing table is declared.
+
+        Raises:
+            TableSchemaValidationError: the rows do not fit.
+            TableColumnNotFoundError: a column of the key is missing.
+        """
+        table = address.to_ref()
+        schema, dataset = new_table_schema(struct, how), table.find()
+        if dataset is not None:
+            # In the types of the table; a column that it lacks may tell which row is the latest.
+            named = {each.name: each for each in dataset.schema}
+            if unknown := [name for name in schema.names if name not in named and name not in latest_by]:
+                raise TableSchemaValidationError(
+                    f"{table} has no column {', '.join(unknown)}; it has {', '.join(dataset.schema.names)}"
+                )
+            schema = pa.schema([named.get(each.name, each) for each in schema])
+        check_keys(address, schema, on)
+        from_spark_rows(struct, schema)
+        declared = dataset is None and declare_table(table)
+        base, uuid = (0, "") if dataset is None else (dataset.version, read_transaction_uuid(dataset))
+        job = Job(address, is_watched=False)
+        return cls(job, struct, schema, base, uuid, False, declared, how, on, rules, latest_by)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[NewFragment]:
+        """Write the rows of a task beside the table."""
+        return write_rows(self.job, batches, from_spark_rows(self.struct, self.schema), "overwrite", self.how.layout)
+
+    def commit(self, pieces: Iterable[NewFragment], properties: Mapping[str, str]) -> int:
+        """Merge what the tasks wrote, as one version; return the version."""
+        table = self.job.address.to_ref()
+        if self.base:
+            commits.require_same_table(table, self.base, self.base_uuid)
+        rows = StagedRows(
+            self.job, tuple(pieces), self.schema, self.schema.names, self.latest_by, transient=frozenset({VERSION})
+        )
+        how = replace(self.how, run=f"{properties[QUERY]} {properties[BATCH]}", notes=properties)
+        done = merge(LocalEngine(), self.job.address, rows, self.on, self.rules, how)
+        self.discard()
+        return done.version
+
+    def abort(self) -> None:
+        """Remove what the tasks wrote, which no version needs."""
+        self.discard()
+        if self.declared:
+            undo_declaration(self.job.address.to_ref())
