@@ -17,7 +17,7 @@ from notebooks.run import FILES, execute, read
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 30
-NAMES = ["quickstart", "search", "spark"]
+NAMES = ["columns", "quickstart", "search", "spark"]
 MACHINE = re.compile(r"/tmp\b|/work\b|/home/|/root\b|/Users/|/private/|site-packages|(127\.0\.0\.1|localhost):\d")
 """What only one machine, or one run, could say."""
 
