@@ -42,7 +42,7 @@ from lancehouse.jobs.column_functions import (
     SqlFunction,
     definitions,
 )
-from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.engine import Engine, is_repeated
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.job import Job, JobProgress
@@ -440,6 +440,14 @@ def _find_values(records: Iterable[Any], at: TableLocation) -> list[ComputedValu
     return [each for each in found if each.piece not in lost]
 
 
+def _add_recorded_values(job: Job, known: Sequence[ComputedValues]) -> Sequence[ComputedValues]:
+    """Return what is known, with what an earlier attempt at this piece has computed since the job began."""
+    if not is_repeated.get():
+        return known
+    recorded = _find_values(job.progress().read_records().values(), job.write_location())
+    return [*known, *(each for each in recorded if each not in known)]
+
+
 def _parse_values(records: Iterable[Any]) -> list[ComputedValues]:
     """Return the values among the records of a job; what is no such record is left out."""
     found = []
@@ -463,8 +471,9 @@ def _compute_fragments(
     """Compute what is missing in some fragments, and write a file for each that needs one."""
 
     def work(fragments: Sequence[int]) -> Iterator[str]:
+        latest = _add_recorded_values(job, known)
         for fragment in fragments:
-            computed = FragmentFiller(job, pinned, plan, known, fragment).fill()
+            computed = FragmentFiller(job, pinned, plan, latest, fragment).fill()
             if computed is not None:
                 yield computed.to_json()
 
@@ -496,8 +505,10 @@ def _compute_ranges(
     ]
 
     def work(pieces: Sequence[tuple[int, range]]) -> Iterator[str]:
+        latest = _add_recorded_values(job, known)
+        yield from (each.to_json() for each in latest[len(known) :])
         for fragment, offsets in pieces:
-            for computed in FragmentFiller(job, pinned, plan, known, fragment, offsets).checkpoint_all():
+            for computed in FragmentFiller(job, pinned, plan, latest, fragment, offsets).checkpoint_all():
                 yield computed.to_json()
 
     groups = [pieces[each::at_once] for each in range(min(at_once, len(pieces)))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Event
 from typing import Protocol, TypeVar
@@ -12,6 +13,9 @@ from typing import Protocol, TypeVar
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 
 T = TypeVar("T")
+
+is_repeated: ContextVar[bool] = ContextVar("is_repeated", default=False)
+"""Whether an earlier attempt at the piece that is at work has failed; engines that repeat pieces set it."""
 
 LOCAL_BYTES = 10 << 30
 """Up to this size of the data, commands use a `LocalEngine` unless the user chooses; above it, Spark if installed."""

@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
-from lancehouse.jobs.engine import ProgressCallback, TaskProgress
+from lancehouse.jobs.engine import ProgressCallback, TaskProgress, is_repeated
 
 T = TypeVar("T")
 Batches = Iterator[pa.RecordBatch]
@@ -92,12 +93,19 @@ def run_in_tasks(
     """
 
     def run(numbers: Batches) -> Batches:
+        _note_attempt()
         for batch in numbers:
             for number in batch.column(0).to_numpy():
                 yield from work(pieces[number])
 
     numbers = spark.range(0, len(pieces), 1, max(len(pieces), 1))
     return numbers.mapInArrow(run, schema, profile=_resource_profile(resources) if resources else None)
+
+
+def _note_attempt() -> None:
+    """Tell the piece whether it is repeated. Not inside the function that is sent to tasks: a ContextVar cannot be."""
+    context = TaskContext.get()
+    is_repeated.set(context is not None and context.attemptNumber() > 0)
 
 
 def _resource_profile(resources: Mapping[str, float]) -> ResourceProfile:
