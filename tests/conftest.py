@@ -34,6 +34,7 @@ ENGINES = (
     "tests/spark/test_kills.py",
     "tests/spark/test_tpch.py",
     "tests/spark/test_cluster.py",
+    "tests/spark/test_columns_everywhere.py",
     "tests/spark/test_connect.py",
     "tests/test_bench.py",
     "tests/test_examples.py",
