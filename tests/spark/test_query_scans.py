@@ -13,8 +13,13 @@ from lancehouse.spark.query_scans import Planner, Settings, find_tables, qualifi
 from lancehouse.spark.query_text import QueryText, is_query, name_positional
 from tests.spark.tpch import QUERIES
 
-SCHEMAS = {
-    "docs": pa.schema(
+
+def make_schema(columns: dict[str, Any]) -> pa.Schema:
+    return pa.schema(columns)
+
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "docs": make_schema(
         {
             "id": pa.int32(),
             "title": pa.string(),
@@ -27,7 +32,7 @@ SCHEMAS = {
             "wide": pa.string(),
         }
     ),
-    "tags": pa.schema({"id": pa.int64(), "tag": pa.string(), "weight": pa.float32(), "small": pa.int8()}),
+    "tags": make_schema({"id": pa.int64(), "tag": pa.string(), "weight": pa.float32(), "small": pa.int8()}),
 }
 ALL = None
 
@@ -36,8 +41,10 @@ def plan(text: str, args: Any = None, **settings: Any) -> Planner:
     text, arguments = name_positional(text, args)
     query = QueryText(text)
     schemas = {use: SCHEMAS[use.parts[-1]] for use in find_tables(query) if use.parts[-1] in SCHEMAS}
-    views = {("v",): ("x", "id")}
-    return Planner(query, schemas, views.get, Settings(**{"zone": "Europe/Berlin", **settings}), arguments)
+    views: dict[tuple[str, ...], tuple[str, ...]] = {("v",): ("x", "id")}
+    return Planner(
+        query, schemas, lambda parts: views.get(parts), Settings(**{"zone": "Europe/Berlin", **settings}), arguments
+    )
 
 
 def scans(text: str, args: Any = None, **settings: Any) -> list[tuple[Any, Any]]:
@@ -413,7 +420,7 @@ def test_what_cannot_be_parsed(text: str, says: str) -> None:
         QueryText(text)
 
 
-TYPES = {
+TYPES: dict[str, Any] = {
     "int": pa.int32(),
     "long": pa.int64(),
     "text": pa.string(),

@@ -86,7 +86,7 @@ def house(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> LanceCatalog:
     for first in (0, 10, 20):
         ids = pa.array(range(first, first + 10), pa.int32())
         amounts = ids.cast(pa.decimal128(10, 0)).cast(pa.decimal128(12, 2))
-        titles = [f"title {number % 3}" for number in ids.to_pylist()]
+        titles = [f"title {number % 3}" for number in range(first, first + 10)]
         rows = pa.table(
             {"id": ids, "title": titles, "amount": amounts, "place": [{"city": "Bonn"}] * 10, "wide": ["w" * 9] * 10}
         )
@@ -224,6 +224,35 @@ def test_explain(house: LanceCatalog) -> None:
     assert house.explain("SELECT count(*) FROM docs").endswith("result: the number of rows in the manifest")
     assert house.explain("SELECT 1") == "no tables"
     assert "Filter" in house.sql("EXPLAIN SELECT id FROM docs WHERE id = 2").first()[0]
+
+
+def test_searches_are_relations(house: LanceCatalog, tmp_path: Path) -> None:
+    vectors = pa.array([[number / 10, 1.0] for number in range(10)], pa.list_(pa.float32(), 2))
+    words = [f"word{number % 3} all" for number in range(10)]
+    table = lance.write_dataset(pa.table({"id": range(10), "emb": vectors, "body": words}), tmp_path / "vectors.lance")
+    table.create_scalar_index("body", "INVERTED")
+    catalog = LanceCatalog(house.spark, "dir", {"root": str(tmp_path)})
+    catalog.attach("docs", house)
+    near = "SELECT s.id, d.title FROM vector_search(table => 'vectors', vector => array(0.5, 1), k => 3) s"
+    expected = [(4, "title 1"), (5, "title 2"), (6, "title 0")]
+    assert rows(catalog.sql(f"{near} JOIN docs.docs d ON s.id = d.id")) == expected
+    found = catalog.sql("SELECT id FROM vector_search(TABLE vectors, :v, 2, filter => 'id > 7')", {"v": [0.0, 1.0]})
+    assert rows(found) == [(8,), (9,)]
+    several = "(SELECT id AS query_id, emb AS vector FROM vectors WHERE id IN (1, 8))"
+    counted = catalog.sql(
+        f"SELECT query_id, count(*), min(rank) FROM vector_search('vectors', queries => {several}, k => 2) GROUP BY ALL"
+    )
+    assert rows(counted) == [(1, 2, 1), (8, 2, 1)]
+    assert {row.id % 3 for row in catalog.sql("SELECT id FROM text_search('vectors', 'word2', k => 9)").collect()} == {
+        2
+    }
+    both = "SELECT id FROM hybrid_search('vectors', array(0.2, 1), 'word2', k => 1)"
+    assert rows(catalog.sql(both)) == [(2,)]
+    assert "vector_search of vectors AS s:" in catalog.explain(near.replace("d.title", "1"))
+    with pytest.raises(InvalidInputError, match="vector_search has no argument kk; did you mean k"):
+        catalog.sql("SELECT * FROM vector_search('vectors', array(1, 2), kk => 3)")
+    with pytest.raises(InvalidInputError, match="needs the table"):
+        catalog.sql("SELECT * FROM vector_search(k => 3)")
 
 
 @pytest.mark.parametrize(

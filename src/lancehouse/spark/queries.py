@@ -27,7 +27,8 @@ from lancehouse.spark.query_scans import (
     qualifier_replacements,
     replacements,
 )
-from lancehouse.spark.query_text import QueryText, TimeTravel, name_positional
+from lancehouse.spark.query_text import QueryText, TimeTravel, name_positional, search_name
+from lancehouse.spark.search_calls import prepare_search
 from lancehouse.spark.table_names import find_table
 from lancehouse.spark.table_reader import read_version
 
@@ -64,17 +65,21 @@ class PlannedQuery:
     """
 
     def __init__(self, catalog: LanceCatalog, text: str, args: Arguments | None = None) -> None:
-        self._catalog, self._spark = catalog, catalog.spark
+        self.catalog, self._spark = catalog, catalog.spark
         named, self._args = name_positional(text, args)
         self.query = QueryText(named)
         self.tables: dict[TableUse, FoundTable] = {}
         self._versions: dict[tuple[Any, ...], FoundTable | None] = {}
         self._frames: dict[TableUse, DataFrame] = {}
         uses = find_tables(self.query)
+        self._searches = {
+            use: prepare_search(self, self.query.searches[use.search]) for use in uses if use.search is not None
+        }
+        self._found = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
         for use in uses:
-            if (table := self._find(use)) is not None:
+            if use.search is None and (table := self._find(use)) is not None:
                 self.tables[use] = table
-        self._others = [use for use in uses if use not in self.tables]
+        self._others = [use for use in uses if use not in self.tables and use.search is None]
         schemas = {use: table.schema for use, table in self.tables.items()}
         settings = read_settings(self._spark)
         self.planner = Planner(self.query, schemas, self._columns_of, settings, self._args)
@@ -86,7 +91,7 @@ class PlannedQuery:
         if key not in self._versions:  # a table that is named twice is read at one version
             selector = self._selector(travel)
             found = find_table(
-                self._catalog,
+                self.catalog,
                 use.parts,
                 lambda owner, levels: PinnedVersion.resolve(owner._address(levels), selector),
             )
@@ -104,7 +109,9 @@ class PlannedQuery:
         return VersionSelector(as_of=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment))
 
     def _columns_of(self, parts: tuple[str, ...]) -> Columns:
-        """Return the columns of a table or view of Spark."""
+        """Return the columns of a table or view of Spark, or of a search."""
+        if len(parts) == 1 and parts[0] in self._found:
+            return tuple(self._found[parts[0]].columns)
         try:
             return tuple(self._spark.table(".".join(map(quote_name, parts))).columns)
         except PySparkException:
@@ -128,13 +135,35 @@ class PlannedQuery:
             name = f"t{number}"
             frames[name] = read_version(self._spark, self.tables[scan.use].pinned, to_scan(scan))
             changes += replacements(self.query, scan.use, name)
-        return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.text)
+        for use in self._searches:
+            name = search_name(use.search or 0)
+            frames[name] = self._found[name]
+            changes += replacements(self.query, use, name)
+        return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.whole_text)
+
+    def evaluate(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Return the values of constant expressions."""
+        values = {
+            name: (self._args or {}).get(text[1:].strip(), text) for name, text in texts.items() if text[0] == ":"
+        }
+        rest = {name: text for name, text in texts.items() if values.get(name, text) is text}
+        if rest:
+            columns = (f"{text} AS {quote_name(name)}" for name, text in rest.items())
+            values |= self._sql(f"SELECT {', '.join(columns)}").first().asDict()
+        return {name: values[name] for name in texts}
+
+    def run_text(self, text: str) -> DataFrame:
+        """Return the result of another query that has the same parameters."""
+        return PlannedQuery(self.catalog, text, self._args).run()
 
     def explain(self) -> str:
         """Return what is read of each table, which indices are used, and what is left to Spark."""
         lines = []
         for scan in self.planner.scans:
             lines += self._explain_scan(scan)
+        for use, search in self._searches.items():
+            how = search.catalog.explain_search(search.table, **search.arguments)
+            lines += [f"{use.parts[-1]} of {format_levels(search.table)} AS {use.alias}:", *_indent(how)]
         others = sorted({format_levels(use.parts) for use in self._others})
         if others:
             lines.append(f"of Spark: {', '.join(others)}")
@@ -242,6 +271,10 @@ def _open(name: str, pinned: PinnedVersion) -> FoundTable:
     _, dataset = pinned.open()
     shown = [column for column in dataset.schema if not column.name.startswith(COMPANION)]
     return FoundTable(name, pinned, pa.schema(shown), int(dataset.count_rows()))
+
+
+def _indent(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]
 
 
 def _counts_all(whole: WholeAggregate) -> bool:

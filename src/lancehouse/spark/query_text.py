@@ -107,6 +107,11 @@ class QueryText:
         return tree
 
     @property
+    def whole_text(self) -> str:
+        """The text, with the EXPLAIN before it."""
+        return self._prefix + self.text
+
+    @property
     def is_plain(self) -> bool:
         """Whether sqlglot certainly reads the text as Spark does; else no scan may leave out anything."""
         words = [token.text.upper() for token in self.tokens]
