@@ -273,3 +273,11 @@ def test_what_the_gateway_costs_is_put_into_its_place(tmp_path: Path, monkeypatc
     assert "| a warehouse of the server | Operation | 2 ms | 3 ms | **1.50** | direct × 1.5 ✓ | – | – | – |" in section
     assert "| `dir` | Operation | 1.00 s, 100 MB/s | 2.00 s, 50 MB/s | **2.00** | direct + wire × 1.15 ✗ |" in section
     assert "4.00 s, 25 MB/s | **0.50** | 500 ms, 200 MB/s | 1.00 s | 100 MB |" in section
+
+
+def test_columns_run_to_their_end_and_leave_nothing(tmp_path: Path) -> None:
+    printed = run_quickly("bench.columns", tmp_path)
+    lines = [line for line in printed.splitlines() if re.search(r": (met|missed)$", line)]
+    assert len(lines) == 8
+    assert all(line.endswith(": met") for line in lines if "bytes" in line), printed
+    assert list(tmp_path.iterdir()) == []
