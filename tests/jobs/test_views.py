@@ -205,6 +205,30 @@ def test_a_view_of_a_source_that_was_restored_or_made_anew(jobs: TableJobs, tmp_
     assert texts(tmp_path) == [(1, "other")]
 
 
+def test_a_fill_of_the_source_beside_a_refresh_is_seen(jobs: TableJobs, tmp_path: Path) -> None:
+    """The fill has read before, and is committed after the refresh."""
+    refreshes: list[int] = []
+
+    @lancehouse.column(version="2", inputs=["id"], returns=pa.int64())
+    def disturbed(ids: Any) -> Any:
+        if refreshes:
+            refreshes.pop()
+            lance.write_dataset(pa.table({"id": [10], "words": ["x"]}), tmp_path / "docs.lance", mode="append")
+            jobs.refresh("sizes")
+        return [number * 100 for number in ids.to_pylist()]
+
+    jobs.define_columns("docs", {"size": "id + 1"})
+    jobs.backfill("docs")
+    jobs.create_materialized_view("sizes", "docs", columns=["id", "size"])
+    jobs.define_columns("docs", {"size": disturbed})
+    refreshes.append(1)
+    jobs.backfill("docs", {"size": disturbed}, max_concurrency=1)
+    assert jobs.refresh("sizes").inserted == 7
+    rows = lance.dataset(tmp_path / "sizes.lance").to_table(["id", "size"]).to_pylist()
+    assert {row["id"]: row["size"] for row in rows} == {number: number * 100 for number in (*range(6), 10)}
+    assert jobs.refresh("sizes").inserted == 0
+
+
 def test_columns_may_be_computed_in_a_view_and_in_its_source(jobs: TableJobs, tmp_path: Path) -> None:
     @lancehouse.column(version="1", inputs=["text"], returns=pa.int64())
     def size(texts: Any) -> Any:

@@ -82,6 +82,8 @@ LEAST_SPLIT = 50_000
 """Fewest rows of a fragment that are worth a piece of their own."""
 UPDATED = "_row_last_updated_at_version"
 """Lance's column with the version that last changed a row, where the table has stable row ids."""
+FILLED_FROM = "lancehouse.filled-from"
+"""Property of a fill's transaction: the oldest version of the table that its values were computed from."""
 GONE = -2
 """Lance's field id of a column in a file that another file has instead."""
 
@@ -1012,7 +1014,8 @@ def _commit_values(
             fields_modified=sorted(plan.own_ids.values()),
         )
         try:
-            return commit(table, locate_table(table), operation, dataset.version), landed
+            read = {FILLED_FROM: str(min(each.at for each in landed))}
+            return commit(table, locate_table(table), operation, dataset.version, read), landed
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise

@@ -29,7 +29,7 @@ from lance_namespace.errors import (
 
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import OFFSET_BITS, TASKS_EACH, UPDATED, FillOptions
+from lancehouse.jobs.column_filling import FILLED_FROM, OFFSET_BITS, TASKS_EACH, UPDATED, FillOptions
 from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type, definitions
 from lancehouse.jobs.columns import name_inputs
 from lancehouse.jobs.engine import Engine
@@ -451,7 +451,10 @@ class _SourceChanges:
         """
         table, source = pinned.open()
         terms = [f"{UPDATED} > {since}"]
-        terms += [f"{quote_name(each.companion)}.at >= {since}" for each in definitions(source.schema).values()]
+        if since and (computed := definitions(source.schema).values()):
+            # A fill that was committed since may have read, and noted, an older version.
+            oldest = min([since, *_find_fills(table, since)])
+            terms += [f"{quote_name(each.companion)}.at >= {oldest}" for each in computed]
         terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
         conditions = [f"({' OR '.join(terms)})"] if since else []
         if definition.where is not None:
@@ -528,6 +531,19 @@ def _require_definition(table: TableRef, schema: pa.Schema) -> ViewDefinition:
     if definition is None:
         raise InvalidInputError(f"{table} is no materialized view")
     return definition
+
+
+def _find_fills(table: TableRef, since: int) -> list[int]:
+    """Return the versions that the values of fills were computed from which were committed after a version."""
+    found: list[int] = []
+
+    def note(transaction: lance.Transaction) -> bool:
+        text = (transaction.transaction_properties or {}).get(FILLED_FROM, "")
+        found.extend([int(text)] if text.isdecimal() else [])
+        return False
+
+    find_version(replace(table, version=None), note, after=since)
+    return found
 
 
 def _is_restore(transaction: lance.Transaction) -> bool:
