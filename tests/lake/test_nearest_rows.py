@@ -95,6 +95,21 @@ def test_far_from_the_origin_and_close_together(small_blocks: None) -> None:
         assert [row for row, _ in rows] == [row for row, _ in find_one_by_one(vectors, query, 5, "l2")]
 
 
+@pytest.mark.parametrize("metric", ["l2", "dot"])
+def test_distances_that_differ_by_little_more_than_the_error(metric: str, small_blocks: None) -> None:
+    random = np.random.default_rng(4)
+    directions = random.normal(size=(2000, 32))
+    lengths = 1 + random.uniform(0, 2e-3, size=(2000, 1))
+    vectors = (directions / np.linalg.norm(directions, axis=1, keepdims=True) * lengths).astype("f4")
+    queries = np.zeros((1, 32), "f4")
+    if metric == "dot":
+        queries[0, 0] = vectors[:, 0] = 1.0
+        vectors[:, 0] += np.linspace(0, 2e-3, 2000).astype("f4")
+    [rows] = find(vectors, queries, 5, metric)
+    truth = find_one_by_one(vectors, queries[0], 5, metric)
+    assert [value for _, value in rows] == [value for _, value in truth]
+
+
 def test_many_equal_rows(small_blocks: None) -> None:
     vectors = np.ones((5000, 4), "f4")
     [rows] = find(vectors, np.zeros((1, 4)), 6, "l2")
