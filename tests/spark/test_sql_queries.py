@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from lancehouse.jobs.address import PinnedVersion
 from lancehouse.lake.scans import Scan, split_fragments
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark import LanceCatalog, queries
+from lancehouse.spark.query_text import QueryText
 from lancehouse.spark.session import to_struct
 from tests.clients.managed import managed_by_lancehouse
 from tests.servers.lancehouse import Served
@@ -224,6 +226,17 @@ def test_explain(house: LanceCatalog) -> None:
     assert house.explain("SELECT count(*) FROM docs").endswith("result: the number of rows in the manifest")
     assert house.explain("SELECT 1") == "no tables"
     assert "Filter" in house.sql("EXPLAIN SELECT id FROM docs WHERE id = 2").first()[0]
+
+
+def test_the_page(house: LanceCatalog, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, {"cat": house})
+    shown = capsys.readouterr().out
+    assert "|title 2|" in shown
+    assert "  index: id_idx (BTree)" in shown
+    for text in re.findall(r"^SELECT .*", re.search(r"```sql\n(.*?)```", page, re.DOTALL)[1], re.MULTILINE):  # type: ignore[index]
+        QueryText(text)
 
 
 def test_searches_are_relations(house: LanceCatalog, tmp_path: Path) -> None:

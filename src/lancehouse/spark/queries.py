@@ -21,7 +21,7 @@ from lancehouse.spark.query_scans import (
     Planner,
     ScanPlan,
     Settings,
-    TableUse,
+    TableMention,
     WholeAggregate,
     find_tables,
     qualifier_replacements,
@@ -68,9 +68,9 @@ class PlannedQuery:
         self.catalog, self._spark = catalog, catalog.spark
         named, self._args = name_positional(text, args)
         self.query = QueryText(named)
-        self.tables: dict[TableUse, FoundTable] = {}
+        self.tables: dict[TableMention, FoundTable] = {}
         self._versions: dict[tuple[Any, ...], FoundTable | None] = {}
-        self._frames: dict[TableUse, DataFrame] = {}
+        self._frames: dict[TableMention, DataFrame] = {}
         uses = find_tables(self.query)
         self._searches = {
             use: prepare_search(self, self.query.searches[use.search]) for use in uses if use.search is not None
@@ -85,7 +85,7 @@ class PlannedQuery:
         self.planner = Planner(self.query, schemas, self._columns_of, settings, self._args)
         self._settings = settings
 
-    def _find(self, use: TableUse) -> FoundTable | None:
+    def _find(self, use: TableMention) -> FoundTable | None:
         travel = use.travel
         key = (use.parts, travel and (travel.version, travel.tag, travel.time))
         if key not in self._versions:  # a table that is named twice is read at one version

@@ -32,7 +32,7 @@ AGGREGATES: Mapping[type[Expr], str] = {
 
 
 @dataclass(eq=False, slots=True)
-class TableUse:
+class TableMention:
     """A place in a query that names a table which is no CTE."""
 
     node: exp.Table
@@ -69,7 +69,7 @@ class TableUse:
 class ScanPlan:
     """What a query needs of a table at one place."""
 
-    use: TableUse
+    use: TableMention
     schema: pa.Schema
     columns: tuple[str, ...] | None = None
     """Columns to read, None for all."""
@@ -107,7 +107,7 @@ class Settings:
     """Whether double quotes are names, or names in backquotes are patterns: nothing is left out then."""
 
 
-def find_tables(query: QueryText) -> list[TableUse]:
+def find_tables(query: QueryText) -> list[TableMention]:
     """Return the places of a query that name tables, except for names of CTEs in scope."""
     uses = []
     for node in query.tree.find_all(exp.Table):
@@ -118,10 +118,10 @@ def find_tables(query: QueryText) -> list[TableUse]:
         names = tuple(part.this for part in parts)
         if (number := _search_at(query, start, names)) is not None:
             call = query.searches[number]
-            uses.append(TableUse(node, (call.function,), start, call.end, None, number))
+            uses.append(TableMention(node, (call.function,), start, call.end, None, number))
             continue
         travel = query.travel_after(end)
-        uses.append(TableUse(node, names, start, travel.end if travel else end, travel))
+        uses.append(TableMention(node, names, start, travel.end if travel else end, travel))
     return uses
 
 
@@ -286,7 +286,7 @@ class Planner:
     def __init__(
         self,
         query: QueryText,
-        schemas: Mapping[TableUse, pa.Schema],
+        schemas: Mapping[TableMention, pa.Schema],
         columns_of: Callable[[tuple[str, ...]], Columns] = lambda _: None,
         settings: Settings | None = None,
         arguments: Mapping[str, Any] | None = None,
@@ -539,7 +539,7 @@ class Planner:
         return None if column is None else (function, column)
 
 
-def replacements(query: QueryText, use: TableUse, placeholder: str) -> Iterator[Replacement]:
+def replacements(query: QueryText, use: TableMention, placeholder: str) -> Iterator[Replacement]:
     """Yield what Spark's text has instead of the name of a table: a DataFrame, under the name that the query uses."""
     if use.has_alias:
         yield Replacement(use.start, use.end, f"{{{placeholder}}}")
@@ -552,7 +552,7 @@ def replacements(query: QueryText, use: TableUse, placeholder: str) -> Iterator[
         yield Replacement(sample, sample, alias_clause(use.parts[-1]))
 
 
-def qualifier_replacements(query: QueryText, uses: Sequence[TableUse]) -> Iterator[Replacement]:
+def qualifier_replacements(query: QueryText, uses: Sequence[TableMention]) -> Iterator[Replacement]:
     """Yield the qualifiers of columns that name a table by several levels, shortened to the name that Spark knows."""
     known = {
         tuple(part.lower() for part in use.parts[first:])

@@ -37,7 +37,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchRelation:
     """A search whose arguments are known."""
 
     catalog: Any
@@ -49,7 +49,7 @@ class Search:
         return self.catalog.search(self.table, **self.arguments)
 
 
-def prepare_search(query: PlannedQuery, call: SearchCall) -> Search:
+def prepare_search(query: PlannedQuery, call: SearchCall) -> SearchRelation:
     """Return the search that a call in FROM means.
 
     Raises:
@@ -73,7 +73,7 @@ def prepare_search(query: PlannedQuery, call: SearchCall) -> Search:
     if queries is not None:
         name = "text" if call.function == "text_search" else "vector"
         arguments[name] = query.run_text(_to_query(query, queries))
-    return Search(*found, arguments)
+    return SearchRelation(*found, arguments)
 
 
 def _parse_arguments(call: SearchCall) -> dict[str, str]:
