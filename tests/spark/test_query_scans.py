@@ -104,7 +104,7 @@ def test_case_counts_for_nothing_here_even_if_it_does_for_spark() -> None:
 
 
 def test_names_in_quotes_or_patterns_leave_nothing_out() -> None:
-    assert scans("SELECT `(id|title)` FROM docs WHERE id = 5", has_odd_names=True) == [(ALL, None)]
+    assert scans("SELECT `(id|title)` FROM docs WHERE id = 5", is_odd=True) == [(ALL, None)]
 
 
 FILTERS: list[tuple[str, str | None]] = [
@@ -355,6 +355,11 @@ def test_whole_aggregates(text: str, items: Any) -> None:
         ),
         ("SELECT a.b.c.d.docs.id FROM a.b.c.d.docs", "SELECT docs.id FROM {t0} AS `docs`"),
         ("TABLE `main`.docs;", "SELECT * FROM {t0} AS `docs`;"),
+        ("SELECT id AS table FROM docs", "SELECT id AS table FROM {t0} AS `docs`"),
+        ("SELECT DISTINCT table FROM docs", "SELECT DISTINCT table FROM {t0} AS `docs`"),
+        ("SELECT * EXCEPT (table) FROM docs", "SELECT * EXCEPT (table) FROM {t0} AS `docs`"),
+        ("SELECT 1 UNION ALL TABLE docs", "SELECT 1 UNION ALL SELECT * FROM {t0} AS `docs`"),
+        ("SELECT 1 FROM (TABLE docs) d", "SELECT 1 FROM (SELECT * FROM {t0} AS `docs`) d"),
         ("SELECT 'é😀' FROM docs -- é", "SELECT 'é😀' FROM {t0} AS `docs` -- é"),
         ("EXPLAIN EXTENDED SELECT id FROM docs", "EXPLAIN EXTENDED SELECT id FROM {t0} AS `docs`"),
         ("WITH docs AS (SELECT 1), c AS (SELECT * FROM docs) SELECT * FROM docs, c", None),

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Arguments = Mapping[str, Any] | Sequence[Any]
 
+ODD_SETTINGS = ("parser.quotedRegexColumnNames", "legacy.typeCoercion.datetimeToString.enabled")
+"""Settings that give names or comparisons another meaning."""
 _EXACT_BITS = 53
 """Integers of so many bits are exact as doubles."""
 
@@ -258,7 +260,7 @@ def read_settings(spark: SparkSession) -> Settings:
         is_case_sensitive=is_on("caseSensitive"),
         is_ansi=is_ansi,
         zone=spark.conf.get("spark.sql.session.timeZone", None),
-        has_odd_names=has_quoted or is_on("parser.quotedRegexColumnNames"),
+        is_odd=has_quoted or any(map(is_on, ODD_SETTINGS)),
     )
 
 

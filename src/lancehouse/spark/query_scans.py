@@ -103,8 +103,8 @@ class Settings:
     is_case_sensitive: bool = False
     is_ansi: bool = True
     zone: str | None = None
-    has_odd_names: bool = False
-    """Whether double quotes are names, or names in backquotes are patterns: nothing is left out then."""
+    is_odd: bool = False
+    """Whether texts in double quotes are names, or others give a query another meaning: nothing is left out then."""
 
 
 def find_tables(query: QueryText) -> list[TableMention]:
@@ -296,7 +296,7 @@ class Planner:
         self.scans = [ScanPlan(use, schema) for use, schema in schemas.items()]
         self._by_node = {id(scan.use.node): scan for scan in self.scans}
         self._outputs: dict[int, Columns] = {}
-        self._is_plain = query.is_plain and not self._settings.has_odd_names
+        self._is_plain = query.is_plain and not self._settings.is_odd
         self.selects = [_Select(self, node) for node in query.tree.find_all(exp.Select)]
         self._plan()
 

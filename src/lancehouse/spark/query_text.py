@@ -25,8 +25,10 @@ SEARCHES = frozenset({"vector_search", "text_search", "hybrid_search"})
 """Table functions that search a table."""
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NATIONAL_STRING, TokenType.HEX_STRING)
-_SET_WORDS = frozenset({"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "MINUS", "AS"})
-_BEFORE_QUERY = frozenset({"FROM", "JOIN", "AS", "(", "IN", "EXISTS", "LATERAL", *_SET_WORDS})
+_SET_WORDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS"})
+_BEFORE_QUERY = frozenset(
+    {"", "FROM", "JOIN", ",", "AS", "(", "IN", "EXISTS", "LATERAL", "ALL", "DISTINCT", *_SET_WORDS}
+)
 _CLAUSES = {"VERSION": "version", "SYSTEM_VERSION": "version", "TIMESTAMP": "time", "SYSTEM_TIME": "time"}
 _CONTINUED_COMMENT = re.compile(r"--[^\n]*\\\r?\n")
 """To Spark such a comment goes on in the next line, to sqlglot it does not."""
@@ -273,10 +275,16 @@ def _rewrite_table_queries(text: str, tokens: Sequence[Token]) -> str:
     """Write queries of the form `TABLE t` as `SELECT * FROM t`, which sqlglot can parse."""
     words = ["", "", *(token.text.upper() for token in tokens)]
     places = []
-    for index, token in enumerate(tokens):
-        before, before_that = words[index + 1], words[index]
-        begins = not before or before in _SET_WORDS or (before == "(" and before_that in {"", *_BEFORE_QUERY})
-        if words[index + 2] == "TABLE" and token.token_type is not TokenType.STRING and begins:
+    for index, token in enumerate(tokens[:-1]):
+        before_that, before, word = words[index : index + 3]
+        is_next = before in _SET_WORDS or (before in ("ALL", "DISTINCT") and before_that in _SET_WORDS)
+        begins = not before or is_next or (before == "(" and before_that in _BEFORE_QUERY)
+        if (
+            word == "TABLE"
+            and token.token_type is TokenType.TABLE
+            and begins
+            and tokens[index + 1].token_type in _NAMES
+        ):
             places.append(token)
     for token in reversed(places):
         text = f"{text[: token.start]}SELECT * FROM{text[token.end + 1 :]}"
