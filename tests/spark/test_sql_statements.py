@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import lance
@@ -18,7 +22,9 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.spark import LanceCatalog
+from lancehouse.lake.row_changes import commit_rewrite
+from lancehouse.spark import LanceCatalog, row_statements
+from tests.clients.managed import managed_by_lancehouse
 
 
 @pytest.fixture
@@ -41,13 +47,20 @@ def version(cat: LanceCatalog, table: str = "t") -> int:
 
 
 def fill(cat: LanceCatalog, count: int = 6, *, files: int = 2) -> None:
-    """A table of numbers and texts in some files, two of whose rows are null."""
-    cat.sql("CREATE TABLE t (id BIGINT NOT NULL, name STRING, price DOUBLE, at TIMESTAMP)")
-    for first in range(0, count, -(-count // files)):
-        cat.sql(
-            "INSERT INTO t SELECT id, CASE WHEN id = 4 THEN NULL ELSE concat('n', id) END, id * 1.5D, "
-            f"timestamp_seconds(id) FROM range({first}, {min(first + -(-count // files), count)})"
-        )
+    """A table of numbers and texts in some files; one text is null."""
+    fields: list[Any] = [
+        pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("price", pa.float64()),
+        ("at", pa.timestamp("us", "UTC")),
+    ]  # fmt: skip
+    schema = pa.schema(fields)
+    cat.create_table("t", schema)
+    texts = [None if number == 4 else f"n{number}" for number in range(count)]
+    columns: list[Any] = [range(count), texts, [number * 1.5 for number in range(count)], range(count)]
+    data = pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
+    )
+    uri = cat._address("t").to_ref().open().uri
+    lance.write_dataset(data, uri, mode="append", max_rows_per_file=-(-count // files))
 
 
 def test_insert(cat: LanceCatalog) -> None:
@@ -109,11 +122,43 @@ def test_update(cat: LanceCatalog) -> None:
     assert version(cat) == number + 2
 
 
+def test_update_without_columns_to_read(cat: LanceCatalog) -> None:
+    fill(cat)
+    assert answer(cat, "UPDATE t SET price = 1 + 1, name = 'it''s' || 'so'")[0]["num_affected_rows"] == 6
+    assert {row[1:3] for row in rows(cat)} == {("it'sso", 2.0)}
+
+
+def test_a_change_that_others_change_too(cat: LanceCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made again on what they have left, and no file of the first attempt stays."""
+    fill(cat)
+    attempts = list[int]()
+    commit = commit_rewrite
+
+    def overtaken(*args: Any, **more: Any) -> int:
+        attempts.append(1)
+        if len(attempts) == 1:
+            cat.update("t", {"price": "100"}, "id = 1")
+            cat.delete("t", "id = 2")
+        return commit(*args, **more)
+
+    monkeypatch.setattr(row_statements, "commit_rewrite", overtaken)
+    assert answer(cat, "UPDATE t SET price = price + id WHERE id % 10 < 3")[0]["num_affected_rows"] == 2
+    assert len(attempts) == 2
+    assert [row[2] for row in rows(cat)] == [0.0, 101.0, 4.5, 6.0, 7.5]
+    ref = cat._address("t").to_ref()
+    versions = [ref.open().checkout_version(each) for each in range(1, version(cat) + 1)]
+    used = {file.path for each in versions for fragment in each.get_fragments() for file in fragment.data_files()}
+    assert {path.name for path in (Path(ref.open().uri) / "data").iterdir()} == used
+
+
 def test_updated_rows_keep_their_ids_and_other_columns(cat: LanceCatalog) -> None:
     """Also what Spark would round: nanoseconds. And vectors, blobs and types that it has not."""
     blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-    plain = {"id": pa.uint64(), "ns": pa.timestamp("ns"), "emb": pa.list_(pa.float32(), 2)}
-    schema = pa.schema([*pa.schema(plain), blob, pa.field("kind", pa.dictionary(pa.int8(), pa.string()))])
+    fields: list[Any] = [
+        ("id", pa.uint64()), ("ns", pa.timestamp("ns")), ("emb", pa.list_(pa.float32(), 2)), blob,
+        ("kind", pa.dictionary(pa.int8(), pa.string())),
+    ]  # fmt: skip
+    schema = pa.schema(fields)
     count = 150
     table = pa.table(
         [
@@ -234,8 +279,8 @@ REFUSED: list[tuple[str, type[Exception], str]] = [
     ("UPDATE t SET id = NULL WHERE id = 1", LanceNamespaceError, "id"),
     ("UPDATE t SET price = id / 0", LanceNamespaceError, "zero"),
     ("UPDATE t SET name = nothing", LanceNamespaceError, "nothing"),
-    ("UPDATE t SET name = 'a' LIMIT 1", LanceNamespaceError, "LIMIT"),
-    ("UPDATE t SET name = 'a' FROM s", LanceNamespaceError, "FROM"),
+    ("UPDATE t SET name = 'a' LIMIT 1", UnsupportedOperationError, "LIMIT after an expression"),
+    ("UPDATE t SET name = 'a' FROM s", UnsupportedOperationError, "FROM after an expression"),
     ("DELETE FROM t USING s WHERE t.id = s.id", UnsupportedOperationError, "DELETE … USING is not supported"),
     ("DELETE FROM t WHERE nothing = 1", LanceNamespaceError, "nothing"),
     ("MERGE INTO t USING t AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET nam = 1", TableColumnNotFoundError, "nam"),
@@ -272,3 +317,319 @@ def test_what_is_refused_writes_nothing(cat: LanceCatalog) -> None:
             cat.sql(text)
         assert says in str(caught.value), text
         assert sorted(str(path) for path in root.rglob("*")) == before, text
+    assert not [each.name for each in cat.spark.catalog.listTables() if each.name.startswith("__lh_")]
+
+
+def test_create_table_and_what_describes_it(cat: LanceCatalog) -> None:
+    cat.sql(
+        """CREATE TABLE docs (
+            id BIGINT NOT NULL COMMENT 'it\\'s the key', -- a comment of SQL
+            title STRING, tags ARRAY<STRING>, at TIMESTAMP_NTZ, price DECIMAL(10, 2),
+            who STRUCT<name: STRING, `full name`: STRING>, emb ARRAY<FLOAT>, half ARRAY<FLOAT>, body BINARY
+        ) USING lance COMMENT 'all documents' TBLPROPERTIES (
+            'emb.arrow.fixed-size-list.size' = 4, 'half.arrow.fixed-size-list.size' = '2',
+            'half.arrow.float16' = 'true', 'title.arrow.large_var_char' = 'true', 'body.lance.encoding' = 'blob',
+            'team' = 'search'
+        )"""
+    )
+    schema = cat._address("docs").to_ref().open().schema
+    assert schema.field("id") == pa.field("id", pa.int64(), nullable=False)
+    assert schema.field("id").metadata == {b"comment": b"it's the key"}
+    assert schema.field("emb").type == pa.list_(pa.float32(), 4)
+    assert schema.field("half").type == pa.list_(pa.float16(), 2)
+    assert schema.field("title").type == pa.large_string()
+    assert schema.field("body").metadata == {b"lance-encoding:blob": b"true"}
+    cat.sql("INSERT INTO docs (id, emb, half, body) VALUES (1, array(1, 2, 3.5, 4), array(0.5, 1), x'ab')")
+    assert answer(cat, "SELECT id, emb, half, body FROM docs") == [
+        {"id": 1, "emb": [1.0, 2.0, 3.5, 4.0], "half": [0.5, 1.0], "body": b"\xab"}
+    ]
+    described = answer(cat, "DESCRIBE docs")
+    assert described[0] == {"col_name": "id", "data_type": "bigint", "comment": "it's the key"}
+    assert described[6]["data_type"] == "array<float>"
+    details = {row["col_name"]: row["data_type"] for row in answer(cat, "DESCRIBE TABLE EXTENDED docs")}
+    assert details["Provider"] == "lance"
+    assert details["Rows"] == "1"
+    assert details["Comment"] == "all documents"
+    assert answer(cat, "DESCRIBE docs ID")[1] == {"info_name": "data_type", "info_value": "bigint"}
+    assert [row["col_name"] for row in answer(cat, "SHOW COLUMNS IN docs")] == schema.names
+    assert {"key": "team", "value": "search"} in answer(cat, "SHOW TBLPROPERTIES docs")
+    assert answer(cat, "SHOW TBLPROPERTIES docs ('nothing')")[0]["value"].endswith("does not have property: nothing")
+    [[text]] = cat.sql("SHOW CREATE TABLE docs").collect()
+    cat.sql("DROP TABLE docs")
+    cat.sql(text)
+    assert cat._address("docs").to_ref().open().schema == schema
+    assert cat.sql("SHOW CREATE TABLE docs").first()[0] == text
+    assert answer(cat, "DESCRIBE SELECT 1 AS x, 'a' AS y") == [
+        {"col_name": "x", "data_type": "int", "comment": None},
+        {"col_name": "y", "data_type": "string", "comment": None},
+    ]
+
+
+def test_create_from_a_query_and_replace(cat: LanceCatalog) -> None:
+    fill(cat)
+    cat.sql(
+        "CREATE TABLE v TBLPROPERTIES ('e.arrow.fixed-size-list.size' = '2') AS "
+        "SELECT id, array(CAST(id AS FLOAT), 0.5F) AS e FROM t WHERE id < 2"
+    )
+    assert rows(cat, "v") == [(0, [0.0, 0.5]), (1, [1.0, 0.5])]
+    assert cat._address("v").to_ref().open().schema.field("e").type == pa.list_(pa.float32(), 2)
+    cat.sql("CREATE TABLE IF NOT EXISTS v AS SELECT 1 AS other")
+    assert len(rows(cat, "v")) == 2
+    cat.sql("CREATE OR REPLACE TABLE v AS SELECT id + 10 AS id, e FROM v")
+    assert rows(cat, "v") == [(10, [0.0, 0.5]), (11, [1.0, 0.5])]
+    assert version(cat, "v") == 2
+    cat.sql("REPLACE TABLE v (x INT NOT NULL, e ARRAY<FLOAT>)")
+    assert cat._address("v").to_ref().open().schema == pa.schema(
+        [pa.field("x", pa.int32(), nullable=False), pa.field("e", pa.list_(pa.float32()))]
+    )
+    assert rows(cat, "v") == []
+    cat.sql("CREATE TEMP VIEW few AS SELECT * FROM t WHERE id < 3")
+    assert answer(cat, "SELECT count(*) AS n FROM few") == [{"n": 3}]
+    cat.spark.catalog.dropTempView("few")
+
+
+def test_alter_table(cat: LanceCatalog) -> None:
+    fill(cat)
+    cat.sql("ALTER TABLE t ADD COLUMNS (score FLOAT COMMENT 'of it', small INT)")
+    cat.sql("ALTER TABLE t ALTER COLUMN SCORE TYPE DOUBLE")
+    cat.sql("ALTER TABLE t RENAME COLUMN name TO title")
+    cat.sql("ALTER TABLE t ALTER COLUMN id DROP NOT NULL")
+    cat.sql("ALTER TABLE t DROP COLUMNS (small, at)")
+    cat.sql("ALTER TABLE t DROP COLUMN IF EXISTS nothing")
+    schema = cat._address("t").to_ref().open().schema
+    assert schema.names == ["id", "title", "price", "score"]
+    assert schema.field("score").type == pa.float64()
+    assert schema.field("id").nullable
+    cat.sql("ALTER TABLE t SET TBLPROPERTIES ('a' = 1, b.c = 'two')")
+    cat.sql("ALTER TABLE t UNSET TBLPROPERTIES ('a')")
+    cat.sql("ALTER TABLE t UNSET TBLPROPERTIES IF EXISTS ('a')")
+    known = cat.properties("t")
+    assert known["b.c"] == "two"
+    assert "a" not in known
+
+
+def test_versions_tags_and_maintenance(cat: LanceCatalog) -> None:
+    fill(cat, files=3)
+    number = version(cat)
+    cat.sql("ALTER TABLE t CREATE TAG good")
+    cat.sql("ALTER TABLE t CREATE TAG IF NOT EXISTS good AS OF VERSION 1")
+    cat.sql("DELETE FROM t")
+    assert answer(cat, "SHOW TAGS FROM t") == [{"name": "good", "branch": None, "version": number}]
+    assert answer(cat, "RESTORE TABLE t TO VERSION AS OF 'good'") == [{"version": number + 2}]
+    assert len(rows(cat)) == 6
+    cat.sql("RESTORE t TO VERSION AS OF ?", [number + 1])
+    assert rows(cat) == []
+    cat.sql("RESTORE TABLE t TO TIMESTAMP AS OF '2126-01-31 12:00:00'")
+    cat.sql(f"RESTORE TABLE t TO VERSION AS OF {number}")
+    cat.sql("ALTER TABLE t DROP TAG good")
+    cat.sql("ALTER TABLE t DROP TAG IF EXISTS good")
+    cat.sql("ALTER TABLE t CREATE BRANCH trial AS OF VERSION 2")
+    assert [row["name"] for row in answer(cat, "SHOW BRANCHES IN t")] == ["trial"]
+    cat.sql("ALTER TABLE t DROP BRANCH trial")
+    done = answer(cat, "OPTIMIZE t WITH (target_rows_per_fragment = 100)")[0]
+    assert done["fragments_removed"] > done["fragments_added"] == 1
+    history = answer(cat, "DESCRIBE HISTORY t LIMIT 2")
+    assert [row["version"] for row in history] == [version(cat), version(cat) - 1]
+    assert answer(cat, "VACUUM t") == [{"bytes_removed": 0, "old_versions": 0}]
+    would = answer(cat, "VACUUM t RETAIN 0 HOURS DRY RUN")[0]["old_versions"]
+    assert answer(cat, "VACUUM t RETAIN 0 HOURS")[0]["old_versions"] == would > 1
+
+
+def test_indices(cat: LanceCatalog) -> None:
+    fill(cat, 300)
+    assert answer(cat, "CREATE INDEX by_id ON t USING btree (ID)")[0]["index_name"] == "by_id"
+    cat.sql("CREATE INDEX IF NOT EXISTS by_id ON t USING btree (id)")
+    cat.sql("ALTER TABLE t CREATE INDEX words USING fts (name) WITH (with_position = FALSE)")
+    shown = {row["name"]: row for row in answer(cat, "SHOW INDEXES IN t")}
+    assert shown["by_id"]["fields"] == ["id"]
+    assert shown["by_id"]["index_type"] == "btree"
+    assert shown["by_id"]["num_indexed_rows"] == 300
+    assert set(shown) == {"by_id", "words"}
+    cat.sql("DROP INDEX words ON t")
+    cat.sql("ALTER TABLE t DROP INDEX IF EXISTS words")
+    assert [row["name"] for row in answer(cat, "SHOW INDEX FROM t")] == ["by_id"]
+
+
+def test_namespaces(spark: Any, lancehouse_server: Any) -> None:
+    catalog = managed_by_lancehouse(lancehouse_server)
+    cat = LanceCatalog(spark, catalog.impl, catalog.properties)
+    warehouse, own = catalog.id("t")[0], "sql_statements"
+    cat.sql(f"CREATE NAMESPACE {warehouse}.{own} COMMENT 'ours'")
+    cat.sql(f"CREATE SCHEMA IF NOT EXISTS {warehouse}.{own}")
+    shown = [row["namespace"] for row in answer(cat, f"SHOW NAMESPACES IN {warehouse} LIKE 'sql_*'")]
+    assert shown == [f"{warehouse}.{own}"]
+    assert {"info_name": "comment", "info_value": "ours"} in answer(cat, f"DESCRIBE NAMESPACE {warehouse}.{own}")
+    cat.sql(f"USE {warehouse}.{own}")
+    cat.sql("CREATE TABLE t AS SELECT id, id * 1.5D AS price FROM range(6)")
+    cat.sql("UPDATE t SET price = price + 1 WHERE id > 2")
+    cat.sql("MERGE INTO t USING (SELECT 9 AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (id)")
+    assert answer(cat, "SELECT count(*) AS n, sum(price) AS p FROM t") == [{"n": 7, "p": 25.5}]
+    assert answer(cat, "SHOW TABLES LIKE 'T|u'") == [
+        {"namespace": f"{warehouse}.{own}", "tableName": "t", "isTemporary": False}
+    ]
+    cat.sql("ALTER TABLE t RENAME TO u")
+    assert answer(cat, "SHOW TABLES 't'") == []
+    cat.sql("DROP TABLE IF EXISTS t")
+    cat.sql("DROP TABLE u")
+    cat.sql(f"DROP NAMESPACE {warehouse}.{own}")
+    cat.sql(f"DROP NAMESPACE IF EXISTS {warehouse}.{own}")
+
+
+# Generated merges, beside a model in plain Python of the rules that Spark and Delta document
+
+Target = tuple[int | None, str | None, float | None]
+Source = tuple[int | None, str | None, int]
+Truth = bool | None
+Condition = tuple[str, Callable[[Any, Any], Truth]]
+
+
+def equal(one: Any, other: Any) -> Truth:
+    return None if one is None or other is None else one == other
+
+
+def less(one: Any, other: Any) -> Truth:
+    return None if one is None or other is None else one < other
+
+
+def both(one: Truth, other: Truth) -> Truth:
+    return False if one is False or other is False else None if None in (one, other) else True
+
+
+ON: list[Condition] = [
+    ("t.id = s.id", lambda t, s: equal(t[0], s[0])),
+    ("s.id = t.id AND t.name = s.name", lambda t, s: both(equal(t[0], s[0]), equal(t[1], s[1]))),
+    ("t.id <=> s.id", lambda t, s: t[0] == s[0]),
+    ("t.id = s.id AND s.w > 2", lambda t, s: both(equal(t[0], s[0]), less(2, s[2]))),
+    ("t.id = s.id AND t.id > 1", lambda t, s: both(equal(t[0], s[0]), less(1, t[0]))),
+    ("t.id < s.w AND t.name = s.name", lambda t, s: both(less(t[0], s[2]), equal(t[1], s[1]))),
+]
+MATCHED: list[Condition] = [
+    ("s.w > 2", lambda _, s: less(2, s[2])),
+    ("t.price < w", lambda t, s: less(t[2], s[2])),
+    ("t.name = s.name", lambda t, s: equal(t[1], s[1])),
+    ("CASE WHEN t.price IS NULL THEN TRUE END", lambda t, _: True if t[2] is None else None),
+]
+NOT_MATCHED: list[Condition] = [
+    ("w > 2", lambda _, s: less(2, s[2])),
+    ("s.name IS NOT NULL", lambda _, s: s[1] is not None),
+    ("id = 3", lambda _, s: equal(s[0], 3)),
+]
+BY_SOURCE: list[Condition] = [
+    ("price > 1.0", lambda t, _: less(1.0, t[2])),
+    ("t.id % 2 = 0", lambda t, _: None if t[0] is None else t[0] % 2 == 0),
+    ("name IS NULL", lambda t, _: t[1] is None),
+]
+SETS: dict[str, list[tuple[str, Callable[[Any, Any], Any]]]] = {
+    "matched": [
+        ("UPDATE SET name = s.name", lambda t, s: (t[0], s[1], t[2])),
+        (
+            "UPDATE SET price = t.price + w, t.id = s.id",
+            lambda t, s: (s[0], t[1], None if t[2] is None else t[2] + s[2]),
+        ),
+        ("UPDATE SET *", lambda _, s: (s[0], s[1], float(s[2]))),
+        ("DELETE", lambda *_: None),
+    ],
+    "not matched": [
+        ("INSERT *", lambda _, s: (s[0], s[1], float(s[2]))),
+        ("INSERT (name, id) VALUES (upper(name), s.id)", lambda _, s: (s[0], s[1] and s[1].upper(), None)),
+    ],
+    "not matched by source": [
+        ("UPDATE SET price = id, name = 'gone'", lambda t, _: (t[0], "gone", None if t[0] is None else float(t[0]))),
+        ("DELETE", lambda *_: None),
+    ],
+}
+Chosen = tuple[str, Condition | None, tuple[str, Callable[[Any, Any], Any]]]
+
+
+def choose_clauses(random: Random) -> list[Chosen]:
+    """Some clauses of each kind in a random order of kinds; only the last of a kind may be without a condition."""
+    kinds: list[list[Chosen]] = []
+    for kind, conditions in (("matched", MATCHED), ("not matched", NOT_MATCHED), ("not matched by source", BY_SOURCE)):
+        count = random.choice([0, 1, 1, 2, 2, 3])
+        chosen: list[Chosen] = [(kind, random.choice(conditions), random.choice(SETS[kind])) for _ in range(count)]
+        if chosen and random.random() < 0.5:
+            chosen[-1] = (kind, None, chosen[-1][2])
+        kinds.append(chosen)
+    random.shuffle(kinds)
+    return [each for kind in kinds for each in kind] or [("matched", None, SETS["matched"][0])]
+
+
+def model(
+    target: list[Target], source: list[Source], on: Condition, clauses: list[Chosen]
+) -> tuple[list[Any], list[int]] | None:
+    """The rows afterwards, and how many were updated, deleted and inserted; None if a row would change twice."""
+
+    def apply(kind: str, t: Any, s: Any) -> tuple[str, Any] | None:
+        for of, condition, (text, values) in clauses:
+            if of == kind and (condition is None or condition[1](t, s) is True):
+                return text.partition(" ")[0], values(t, s)
+        return None
+
+    matched = [each for each in clauses if each[0] == "matched"]
+    only_deletes = len(matched) == 1 and matched[0][1] is None and matched[0][2][0] == "DELETE"
+    kept, counts = list[Any](), {"UPDATE": 0, "DELETE": 0, "INSERT": 0}
+    for t in target:
+        pairs = [s for s in source if on[1](t, s) is True]
+        found = [apply("matched", t, s) for s in pairs] if pairs else [apply("not matched by source", t, None)]
+        actions = [each for each in found if each is not None]
+        if len(actions) > 1 and not only_deletes:
+            return None
+        if not actions:
+            kept.append(t)
+            continue
+        action, row = actions[0]
+        counts[action] += 1
+        kept += [] if action == "DELETE" else [row]
+    for s in source:
+        if not any(on[1](t, s) is True for t in target) and (done := apply("not matched", None, s)) is not None:
+            counts["INSERT"] += 1
+            kept.append(done[1])
+    return sorted(kept, key=repr), list(counts.values())
+
+
+def choose_rows(random: Random) -> tuple[list[Target], list[Source]]:
+    ids, names = [None, *range(8)], [None, "a", "b", "c"]
+    size = random.choice([0, 3, 8, 12])
+    target = [(random.choice(ids), random.choice(names), random.choice([None, 0.5, 1.5, 4.0])) for _ in range(size)]
+    keys = random.sample(ids, random.choice([0, 2, 5]))
+    twice = random.choices(keys, k=random.choice([0, 0, 1])) if keys else []
+    return target, [(key, random.choice(names), random.randrange(5)) for key in (*keys, *twice)]
+
+
+def check_merge(cat: LanceCatalog, seed: int) -> str:
+    """Merge generated rows by generated clauses; return what happened."""
+    random, table = Random(seed), f"g{seed}"
+    (target, source), on, clauses = choose_rows(random), random.choice(ON), choose_clauses(random)
+    expected = model(target, source, on, clauses)
+    fields: list[Any] = [("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())]
+    schema = pa.schema(fields)
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*target, strict=True), schema, strict=False)]
+    data = pa.table(columns, schema=schema) if target else schema.empty_table()
+    lance.write_dataset(
+        data, cat._address(table).to_ref().location or str(Path(cat._connection.properties["root"]) / f"{table}.lance"),  # type: ignore[union-attr]
+        max_rows_per_file=5, enable_stable_row_ids=random.random() < 0.5,
+    )  # fmt: skip
+    values = ", ".join(f"({_literal(i)}, {_literal(n)}, {w})" for i, n, w in source)
+    some = f"VALUES {values}" if source else "SELECT 1, 'a', 1 WHERE FALSE"
+    text = f"MERGE INTO {table} t USING (SELECT CAST(id AS BIGINT) AS id, CAST(name AS STRING) AS name, w, w AS price FROM ({some}) AS x(id, name, w)) s ON {on[0]}"  # noqa: E501
+    for kind, condition, (action, _) in clauses:
+        text += f" WHEN {kind.upper()}{f' AND {condition[0]}' if condition else ''} THEN {action}"
+    if expected is None:
+        with pytest.raises(InvalidInputError, match="matches several rows of the source"):
+            cat.sql(text)
+        assert rows(cat, table) == sorted(target, key=repr), text
+        return "refused"
+    [counts] = cat.sql(text).collect()
+    assert rows(cat, table) == expected[0], text
+    assert list(counts) == [sum(expected[1]), *expected[1]], text
+    return "changed" if any(expected[1]) else "unchanged"
+
+
+def _literal(value: Any) -> str:
+    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def test_generated_merges(cat: LanceCatalog, soak: bool) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = Counter(pool.map(lambda seed: check_merge(cat, seed), range(1000 if soak else 100)))
+    assert min(outcomes["refused"], outcomes["changed"]) > (30 if soak else 3), outcomes

@@ -40,6 +40,7 @@ def tour(spark: SparkSession, properties: dict[str, str], levels: list[str], fol
     _query(cat, spark, docs)
     _ingest(cat, trips, Path(folder))
     _run_pipeline(spark, cat, [*levels, "piped"], properties, Path(folder))
+    _run_statements(cat, levels)
     _check_refusals(spark, cat, docs)
     assert sorted(cat.register_views(levels)) == ["docs", "piped", "trips"]
     [[count]] = spark.sql("SELECT count(*) FROM docs JOIN trips USING (id)").collect()
@@ -182,6 +183,30 @@ def _run_pipeline(
         assert report.has_passed, report.failures
     assert cat.count(piped, "twice = id * 2") == 400
     assert cat.read(piped, tag="checked").count() == 400
+
+
+def _run_statements(cat: LanceCatalog, levels: list[str]) -> None:
+    """Changes in SQL, whose expressions Spark evaluates."""
+    cat.use(levels)
+    cat.sql("CREATE TABLE stated (id BIGINT, name STRING, emb ARRAY<FLOAT>)")
+    assert cat.sql("INSERT INTO stated SELECT id, 'a', NULL FROM range(?)", [6]).first()[0] == 6
+    done = cat.sql(
+        "UPDATE stated SET name = concat(name, id) WHERE id IN (SELECT kind FROM docs WHERE id < :n)", {"n": 3}
+    )
+    assert done.first()[0] == 3
+    merged = cat.sql(
+        "MERGE INTO stated t USING (SELECT id + 4 AS id FROM docs WHERE id < 3) s ON t.id = s.id "
+        "WHEN MATCHED AND s.id > 4 THEN DELETE WHEN MATCHED THEN UPDATE SET name = 'm' "
+        "WHEN NOT MATCHED THEN INSERT (id, name) VALUES (id, 'new') WHEN NOT MATCHED BY SOURCE AND id = 0 THEN DELETE"
+    )
+    assert list(merged.first()) == [4, 1, 2, 1]
+    with pytest.raises(InvalidInputError, match="nothing"):
+        cat.sql("DELETE FROM stated WHERE nothing > 1")
+    assert cat.sql("DELETE FROM stated WHERE length(name) = 3").first()[0] == 1
+    rows = [tuple(row) for row in cat.sql("SELECT id, name FROM stated ORDER BY id").collect()]
+    assert rows == [(1, "a1"), (2, "a2"), (3, "a"), (4, "m")]
+    assert "stated" in [row.tableName for row in cat.sql("SHOW TABLES").collect()]
+    cat.sql("DROP TABLE stated")
 
 
 def _check_refusals(spark: SparkSession, cat: LanceCatalog, docs: list[str]) -> None:

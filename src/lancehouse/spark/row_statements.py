@@ -64,7 +64,7 @@ from lancehouse.spark.statement_parser import (
     NOT_MATCHED,
     Assignments,
     Clause,
-    Merge,
+    MergeRows,
     Name,
     list_words,
 )
@@ -123,7 +123,7 @@ def change_rows(address: TableAddress, plan: Plan, where: str = "") -> ChangeRes
         pinned = PinnedVersion.resolve(address, VersionSelector())
         table, dataset = pinned.open()
         job, used = Job(address), list[NewFragment]()
-        with ExitStack() as stack, translate_task_errors():
+        with ExitStack() as stack:
             changes = plan(stack, pinned, dataset.schema)
             tasks = ChangeTasks(job, pinned, changes.actions, changes.frame.schema.jsonValue(), how.layout)
             tasks.check(dataset.schema)
@@ -177,9 +177,10 @@ class WrittenRows:
 def _write(frame: DataFrame, tasks: ChangeTasks) -> WrittenRows:
     plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # mapInArrow does not quote names
     ordered = plain.sortWithinPartitions("c0", "c1") if len(tasks.actions) > 1 else plain
-    texts = collect_texts(
-        ordered.mapInArrow(lambda batches: to_result_batches([tasks.write(batches).to_json()]), RESULT_STRUCT)
-    )
+    with translate_task_errors():
+        texts = collect_texts(
+            ordered.mapInArrow(lambda batches: to_result_batches([tasks.write(batches).to_json()]), RESULT_STRUCT)
+        )
     return sum(map(WrittenRows.from_json, texts), WrittenRows())
 
 
@@ -187,11 +188,8 @@ def _delete(job: Job, pinned: PinnedVersion, written: WrittenRows, changes: RowC
     """Write the deletion files. They are small and many, so threads of the driver do it."""
     addresses = np.sort(np.concatenate([np.empty(0, np.int64), *map(_unpack, written.gone)]))
     distinct = np.unique(addresses)
-    if len(distinct) < len(addresses) and not changes.is_repeatable:
-        raise InvalidInputError(
-            "a row of the table matches several rows of the source that would each change it: let the source have one "
-            "row for each, or add a condition to WHEN MATCHED that is true of one of them"
-        )
+    if not changes.is_repeatable:
+        _require_distinct(distinct, addresses)
     offsets = list(offsets_by_fragment([pa.array(distinct)]).items()) if len(distinct) else []
     size = -(-len(offsets) // _DELETION_THREADS) or 1
     pieces = [dict(offsets[first : first + size]) for first in range(0, len(offsets), size)]
@@ -203,6 +201,15 @@ def _delete(job: Job, pinned: PinnedVersion, written: WrittenRows, changes: RowC
         return [change.to_json()]
 
     return merge_changes(map(RowChange.from_json, LocalEngine(_DELETION_THREADS).run(pieces, work)))
+
+
+def _require_distinct(distinct: Any, rows: Any) -> None:
+    """Raise if a row is among those to change more than once."""
+    if len(distinct) < len(rows):
+        raise InvalidInputError(
+            "a row of the table matches several rows of the source that would each change it: let the source have one "
+            "row for each, or add a condition to WHEN MATCHED that is true of one of them"
+        )
 
 
 def _pack(addresses: Any) -> bytes:
@@ -281,7 +288,9 @@ class ChangeTasks:
 
         new = self.job.write(pa.RecordBatchReader.from_batches(dataset.schema, converted()), "append", self.layout)
         if dataset.has_stable_row_ids:
-            new = assign_row_ids(new, pa.array(np.concatenate(ids).astype(np.uint64)))
+            row_ids = np.concatenate(ids).astype(np.uint64)
+            _require_distinct(np.unique(row_ids), row_ids)  # else Lance refuses them, in words of its own
+            new = assign_row_ids(new, pa.array(row_ids))
         return WrittenRows(tuple(new), tuple(map(_pack, addresses)), updated=sum(map(len, addresses)))
 
     def _converter(self, action: RowAction, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -428,10 +437,9 @@ def plan_replace_where(
             f"SELECT 2 AS {_CLAUSE}, CAST(NULL AS BIGINT) AS {_ADDRESS}, CAST(NULL AS BIGINT) AS {_ROW}, *, "  # noqa: S608
             f"({where}) AS {_IN_SOURCE} FROM {view} AS {quote_name(alias)}"
         )
-        refused = functions.raise_error(
-            functions.lit(f"a new row does not fulfil the condition of REPLACE WHERE: {where}")
-        )
-        clause = functions.when(functions.col(_IN_SOURCE), functions.lit(2)).otherwise(refused.cast("int"))
+        message = functions.lit(f"a new row does not fulfil REPLACE WHERE {where}")
+        refused = functions.raise_error(message).cast("int")
+        clause = functions.when(functions.col(_IN_SOURCE), functions.lit(2)).otherwise(refused)
         names = [functions.col(quote_name(name)) for name in new.columns]
         checked = checked.select(clause.alias(_CLAUSE), _ADDRESS, _ROW, *names)
         frame = checked.unionByName(gone.frame, allowMissingColumns=True)
@@ -440,7 +448,7 @@ def plan_replace_where(
     return plan
 
 
-def plan_merge(spark: SparkSession, run: RunQuery, read: RunQuery, statement: Merge, filter: str | None) -> Plan:
+def plan_merge(spark: SparkSession, run: RunQuery, read: RunQuery, statement: MergeRows, filter: str | None) -> Plan:
     """Return the plan of MERGE INTO; `read` runs the query of the source, and `filter` selects rows that may matter.
 
     The table and the source are joined once. Each kind of clause sees the names that Spark lets it see: WHEN MATCHED
@@ -460,7 +468,7 @@ class _MergePlan:
 
     spark: SparkSession
     run: RunQuery
-    statement: Merge
+    statement: MergeRows
     stack: ExitStack
     pinned: PinnedVersion
     schema: pa.Schema

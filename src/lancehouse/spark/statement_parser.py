@@ -25,6 +25,18 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _ALIAS_ENDS = frozenset({"SET", "WHERE", "USING", "ON", "WHEN", "VERSION", "TIMESTAMP", "FOR"})
 
 
+_OPERATORS = frozenset(
+    {"AND", "OR", "NOT", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN", "IS", "DISTINCT", "DIV", "CASE", "WHEN", "THEN"}
+)
+_CLAUSES = {
+    "FROM": "use MERGE INTO, or a subquery",
+    "LIMIT": "select the rows by a condition",
+    "ORDER": "rows have no order",
+    "RETURNING": "query the rows afterwards",
+}
+"""Clauses of other databases that would otherwise be taken for a part of an expression."""
+
+
 class _Tokenizer(Spark.Tokenizer):
     """Spark's tokenizer without keywords: a word is a word, and no command swallows the rest of the text."""
 
@@ -36,7 +48,7 @@ class _Tokenizer(Spark.Tokenizer):
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class InsertRows:
     """INSERT INTO or OVERWRITE."""
 
     table: Name
@@ -52,7 +64,7 @@ Assignments = tuple[tuple[Name, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateRows:
     """UPDATE."""
 
     table: Name
@@ -62,7 +74,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteRows:
     """DELETE FROM."""
 
     table: Name
@@ -87,7 +99,7 @@ class Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeRows:
     """MERGE INTO."""
 
     table: Name
@@ -100,7 +112,7 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTable:
+class DefineTable:
     """CREATE TABLE, REPLACE TABLE, and both from a query."""
 
     table: Name
@@ -178,7 +190,7 @@ class UnsetProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameTable:
+class MoveTable:
     """ALTER TABLE … RENAME TO."""
 
     table: Name
@@ -348,10 +360,10 @@ class Restore:
 
 
 Statement = (
-    Insert | Update | Delete | Merge | CreateTable | CreateView | AddColumns | DropColumns | RenameColumn | AlterColumn
-    | SetProperties | UnsetProperties | RenameTable | DropTable | Truncate | CreateNamespace | DropNamespace | Use
-    | ShowNames | ShowOfTable | Describe | DescribeNamespace | DescribeQuery | DescribeHistory | Optimize | Vacuum
-    | CreateIndex | DropIndex | CreateRef | DropRef | Restore
+    InsertRows | UpdateRows | DeleteRows | MergeRows | DefineTable | CreateView | AddColumns | DropColumns
+    | RenameColumn | AlterColumn | SetProperties | UnsetProperties | MoveTable | DropTable | Truncate
+    | CreateNamespace | DropNamespace | Use | ShowNames | ShowOfTable | Describe | DescribeNamespace | DescribeQuery
+    | DescribeHistory | Optimize | Vacuum | CreateIndex | DropIndex | CreateRef | DropRef | Restore
 )  # fmt: skip
 
 
@@ -494,20 +506,20 @@ class _Parser:
             raise self._unsupported("DEFAULT VALUES", "write the values")
         query = self._take_query()
         self._expect_end()
-        return Insert(table, f"{ctes} {query}".strip(), columns, by_name, overwrite, replace_where)
+        return InsertRows(table, f"{ctes} {query}".strip(), columns, by_name, overwrite, replace_where)
 
     def _parse_update(self) -> Statement:
         table, alias = self._take_name(), self._take_alias()
         self._expect("SET")
         assignments = self._take_assignments("WHERE")
-        return Update(table, alias, assignments, self._take_where())
+        return UpdateRows(table, alias, assignments, self._take_where())
 
     def _parse_delete(self) -> Statement:
         self._expect("FROM")
         table, alias = self._take_name(), self._take_alias()
         if self._is("USING"):
             raise self._unsupported("DELETE … USING", "use MERGE INTO … WHEN MATCHED THEN DELETE")
-        return Delete(table, alias, self._take_where())
+        return DeleteRows(table, alias, self._take_where())
 
     def _parse_merge(self) -> Statement:
         if self._is("WITH"):
@@ -528,7 +540,7 @@ class _Parser:
                 raise InvalidInputError(
                     f"MERGE: of several clauses WHEN {rows.upper()}, only the last may be without a condition"
                 )
-        return Merge(table, alias, source, source_alias, on, tuple(clauses))
+        return MergeRows(table, alias, source, source_alias, on, tuple(clauses))
 
     def _parse_clause(self) -> Clause:
         rows = NOT_MATCHED if self._accept("NOT") else MATCHED
@@ -682,7 +694,7 @@ class _Parser:
                 self._refuse_table_clause()
         if (columns is not None) + (query is not None) + (like is not None) != 1:
             raise InvalidInputError(f"{self._what} TABLE needs columns in parentheses, or AS and a query, or LIKE")
-        return CreateTable(table, columns, query, like, exists, creates, replaces, comment, properties)
+        return DefineTable(table, columns, query, like, exists, creates, replaces, comment, properties)
 
     def _refuse_table_clause(self) -> None:
         hints = {
@@ -794,7 +806,7 @@ class _Parser:
 
     def _parse_rename(self, table: Name) -> Statement:
         if self._accept("TO"):
-            return RenameTable(table, self._take_name())
+            return MoveTable(table, self._take_name())
         self._expect("COLUMN")
         column = self._take_field()
         self._expect("TO")
@@ -1071,6 +1083,8 @@ class _Parser:
                 cases += _is_word(token, "CASE") - (cases > 0 and _is_word(token, "END"))
             if depth < 0:
                 break
+            if depth == cases == 0 and self._at > start and word in _CLAUSES and self._is_after_operand():
+                raise self._unsupported(f"{word} after an expression", _CLAUSES[word])
             self._at += 1
         if start == self._at or depth > 0 or cases:
             raise self._error("an expression" if start == self._at else ")" if depth > 0 else "END")
@@ -1079,6 +1093,13 @@ class _Parser:
     def _is_column_part(self) -> bool:
         """Return whether the next token is a part of a name after a dot, which may be any word."""
         return self._at > 0 and self._tokens[self._at - 1].token_type is TokenType.DOT
+
+    def _is_after_operand(self) -> bool:
+        """Return whether the token before the next one ends a value, so that the next one begins no other."""
+        before = self._tokens[self._at - 1]
+        if _is_symbol(before):
+            return before.text in _CLOSING or before.token_type is TokenType.NUMBER
+        return not _is_word(before, *_OPERATORS)
 
     def _skip_parentheses(self) -> None:
         depth = 0

@@ -28,6 +28,7 @@ from sqlglot import exp
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.jobs.job import ChangeResult, WriteOptions
+from lancehouse.lake.blobs import is_blob
 from lancehouse.lake.commits import count_rows_added, locate_table
 from lancehouse.lake.scans import COMPANION
 from lancehouse.schema.spark import from_ddl, from_spark, to_spark, with_vectors
@@ -89,11 +90,11 @@ class _Runner:
     def run(self, statement: sql.Statement) -> DataFrame:
         """Run a statement by its class."""
         runs: Mapping[type[Any], Callable[[Any], DataFrame]] = {
-            sql.Insert: self._insert,
-            sql.Update: self._update,
-            sql.Delete: self._delete,
-            sql.Merge: self._merge,
-            sql.CreateTable: self._create_table,
+            sql.InsertRows: self._insert,
+            sql.UpdateRows: self._update,
+            sql.DeleteRows: self._delete,
+            sql.MergeRows: self._merge,
+            sql.DefineTable: self._create_table,
             sql.CreateView: self._create_view,
             sql.AddColumns: self._add_columns,
             sql.DropColumns: self._drop_columns,
@@ -101,7 +102,7 @@ class _Runner:
             sql.AlterColumn: self._alter_column,
             sql.SetProperties: self._set_properties,
             sql.UnsetProperties: self._unset_properties,
-            sql.RenameTable: self._rename_table,
+            sql.MoveTable: self._rename_table,
             sql.DropTable: self._drop_table,
             sql.Truncate: self._truncate,
             sql.CreateNamespace: self._create_namespace,
@@ -121,7 +122,10 @@ class _Runner:
             sql.DropRef: self._drop_ref,
             sql.Restore: self._restore,
         }
-        return runs[type(statement)](statement)
+        try:
+            return runs[type(statement)](statement)
+        except (ParseException, AnalysisException) as error:  # of a query or expression inside, before it was run
+            raise InvalidInputError(spark_message(error)) from error
 
     # Names
 
@@ -167,13 +171,7 @@ class _Runner:
         """Return what runs a query with some expressions: only subqueries may name tables of catalogs."""
         if any(sql.has_subquery(each) for each in expressions if each is not None):
             return self._query
-        return self._run_in_spark
-
-    def _run_in_spark(self, text: str) -> DataFrame:
-        try:
-            return self._spark.sql(text, dict(self._args) or None)
-        except (ParseException, AnalysisException) as error:
-            raise InvalidInputError(spark_message(error)) from error
+        return lambda text: self._spark.sql(text, dict(self._args) or None)
 
     def _result(self, columns: str, rows: Rows) -> DataFrame:
         return self._spark.createDataFrame([tuple(row) for row in rows], columns)
@@ -183,7 +181,7 @@ class _Runner:
 
     # Rows
 
-    def _insert(self, statement: sql.Insert) -> DataFrame:
+    def _insert(self, statement: sql.InsertRows) -> DataFrame:
         owner, levels = self._find(statement.table)
         address = owner._address(levels)
         rows = self._query(statement.query)
@@ -209,7 +207,7 @@ class _Runner:
         count = count_rows_added(address.to_ref(), version) or 0
         return self._result("num_affected_rows long, num_inserted_rows long", [[count, count]])
 
-    def _fit(self, rows: DataFrame, schema: pa.Schema, statement: sql.Insert) -> DataFrame:
+    def _fit(self, rows: DataFrame, schema: pa.Schema, statement: sql.InsertRows) -> DataFrame:
         """Return rows in columns of a table, by position unless the statement says otherwise; others become null.
 
         Args:
@@ -233,7 +231,7 @@ class _Runner:
         plain = rows.toDF(*(f"__lh_{number}" for number in range(len(names))))
         return plain.select(*(assign(plain, f"__lh_{number}", schema, name) for number, name in enumerate(names)))
 
-    def _delete(self, statement: sql.Delete) -> DataFrame:
+    def _delete(self, statement: sql.DeleteRows) -> DataFrame:
         owner, levels = self._find(statement.table)
         where, alias = statement.where, statement.alias or statement.table[-1]
         if where is None:
@@ -245,7 +243,7 @@ class _Runner:
         plan = row_statements.plan_delete(self._spark, self._run_for([where]), alias, where, filter_)
         return self._affected(row_statements.change_rows(owner._address(levels), plan, where).deleted)
 
-    def _update(self, statement: sql.Update) -> DataFrame:
+    def _update(self, statement: sql.UpdateRows) -> DataFrame:
         owner, levels = self._find(statement.table)
         where, alias = statement.where, statement.alias or statement.table[-1]
         schema = read_columns(owner, levels)
@@ -274,7 +272,7 @@ class _Runner:
             qualified: whether only names that begin with the alias are columns of the table.
         """
         settings = read_settings(self._spark)
-        query = self._parse_query(f"SELECT 1 FROM t WHERE {where}")  # noqa: S608
+        query = self._parse_query(f"SELECT 1 FROM t WHERE ({where})")  # noqa: S608
         if query is None or settings.has_odd_names:
             return None
 
@@ -301,10 +299,10 @@ class _Runner:
 
     def _translate_literal(self, column: pa.Field[Any], value: str) -> str | None:
         """Return a literal in Lance's SQL; None if the value is none, or another type than the column's."""
-        query = self._parse_query(f"SELECT 1 FROM t WHERE {value}")  # noqa: S608
-        if query is None or isinstance(column.type, pa.BaseExtensionType) or column.metadata:
+        query = self._parse_query(f"SELECT 1 FROM t WHERE ({value})")  # noqa: S608
+        if query is None or isinstance(column.type, pa.BaseExtensionType) or is_blob(column):
             return None
-        node = query.tree.args["where"].this
+        node = query.tree.args["where"].this.unnest()
         if isinstance(node, exp.Null):
             return "NULL"
         if isinstance(node, exp.Literal) and node.is_string and not pa.types.is_string(column.type):
@@ -315,7 +313,7 @@ class _Runner:
     def _affected(self, count: int) -> DataFrame:
         return self._result("num_affected_rows long", [[count]])
 
-    def _merge(self, statement: sql.Merge) -> DataFrame:
+    def _merge(self, statement: sql.MergeRows) -> DataFrame:
         owner, levels = self._find(statement.table)
         expressions = [statement.on, *(each.condition for each in statement.clauses)]
         expressions += [value for each in statement.clauses for _, value in each.assignments or ()]
@@ -339,7 +337,7 @@ class _Runner:
 
     # Tables
 
-    def _create_table(self, statement: sql.CreateTable) -> DataFrame:
+    def _create_table(self, statement: sql.DefineTable) -> DataFrame:
         owner, levels = new_table_levels(self._catalog, statement.table)
         exists = owner.exists(levels)
         if exists and statement.if_not_exists:
@@ -454,7 +452,7 @@ class _Runner:
         owner.unset_properties(levels, list(statement.names))
         return self._nothing()
 
-    def _rename_table(self, statement: sql.RenameTable) -> DataFrame:
+    def _rename_table(self, statement: sql.MoveTable) -> DataFrame:
         owner, levels = self._find(statement.table)
         new = statement.new_name
         if len(new) > 1:
@@ -805,7 +803,7 @@ def _column_options(field: pa.Field[Any]) -> dict[str, str]:
         options[HALF] = "true"
     if dtype == pa.large_string():
         options[LARGE] = "true"
-    if _BLOB in (field.metadata or {}):
+    if is_blob(field):
         options[ENCODING] = "blob"
     return {f"{field.name}.{key}": value for key, value in options.items()}
 
