@@ -47,6 +47,8 @@ class Fill:
     """One side, once."""
 
     seconds: float
+    cpu_s: float
+    """Processor time, of all processes of the side."""
     written: int
     """Bytes of data files that came to the table."""
 
@@ -113,13 +115,14 @@ class ColumnFigures:
             spread = f"{min(each.seconds for each in fills):.2f} to {max(each.seconds for each in fills):.2f}"
             ratio = self.seconds(PYLANCE, cores) / self.seconds(side, cores)
             speed = "–" if side in (MORE_LOCAL, MORE_SPARK) else f"**{ratio:.2f}**"
+            cpu = f"{median(each.cpu_s for each in fills):.2f} s"
             share = f"{self.share_written(side, cores):.3f}"
-            found.append([side, str(cores), f"{self.seconds(side, cores):.2f} s", spread, speed, share])
+            found.append([side, str(cores), f"{self.seconds(side, cores):.2f} s", spread, cpu, speed, share])
         return found
 
 
 SLOW, CHEAP = "a function of 0.1 s a call", "the cheap function"
-HEADINGS = ("side", "cores", "median", "from, to", "× as fast as pylance", "bytes written, × the column's")
+HEADINGS = ("side", "cores", "median", "from, to", "processor time", "× as fast as pylance", "bytes, × the column's")
 
 
 def make_table(place: Path, rows: int) -> None:
@@ -211,7 +214,7 @@ class ColumnBench:
         place = self._copy()
         before = count_bytes(place)
         answer = worker.ask(side=side, of={"root": str(self.folder), **more})
-        figures.add(name, cores, Fill(answer.seconds, count_bytes(place) - before))
+        figures.add(name, cores, Fill(answer.seconds, answer.cpu_s, count_bytes(place) - before))
 
     def _append_and_fill(self, figures: ColumnFigures, name: str, worker: Worker, more: Mapping[str, Any]) -> None:
         """On the table as the last side left it."""
@@ -219,7 +222,7 @@ class ColumnBench:
         lance.write_dataset(pa.table({"id": np.arange(rows, rows + int(rows * MORE))}), place, mode="append")
         before = count_bytes(place)
         answer = worker.ask(side="ours_backfill", of={"root": str(self.folder), **more})
-        figures.add(name, 2, Fill(answer.seconds, count_bytes(place) - before))
+        figures.add(name, 2, Fill(answer.seconds, answer.cpu_s, count_bytes(place) - before))
 
     def _copy(self) -> Path:
         place = self.folder / "t.lance"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,6 +28,7 @@ import lancehouse
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions, fill_progress
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, to_array
+from lancehouse.jobs.engine import is_repeated
 
 VECTOR = pa.list_(pa.float32(), 2)
 BLOB = {"lance-encoding:blob": "true"}
@@ -947,3 +949,39 @@ def test_a_column_without_its_companion_is_listed(docs: str, jobs: TableJobs) ->
     assert (row["filled"], row["missing"]) == (0, 38)
     with pytest.raises(InvalidInputError, match="was dropped"):
         jobs.column_errors("docs", "length")
+
+
+def test_a_piece_that_is_repeated_goes_on_with_what_was_recorded(tmp_path: Path) -> None:
+    """An engine may try a piece again in another process, which knows no more than the first did when it began."""
+    lance.write_dataset(pa.table({"id": range(100)}), tmp_path / "t.lance", enable_stable_row_ids=True)
+    called: list[int] = []
+    deaths: list[InvalidInputError] = []
+
+    @lancehouse.column(version="1", inputs=["id"], returns=pa.int64())
+    def double(ids: Any) -> Any:
+        if len(called) == 60 and not deaths:
+            raise SystemExit("the process is gone")
+        called.extend(ids.to_pylist())
+        time.sleep(0.003)
+        return [number * 2 for number in ids.to_pylist()]
+
+    class Repeating(LocalEngine):
+        """Tries each piece a second time, as Spark does."""
+
+        def run(self, pieces: Any, work: Any, resources: Any = None) -> list[str]:
+            texts: list[str] = []
+            for piece in pieces:
+                try:
+                    texts += list(work(piece))
+                except InvalidInputError as death:
+                    deaths.append(death)
+                    token = is_repeated.set(True)
+                    texts += list(work(piece))
+                    is_repeated.reset(token)
+            return texts
+
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), Repeating(threads=1))
+    jobs.add_columns("t", {"double": double}, batch_rows=10, checkpoint_rows=10, checkpoint_s=0.001)
+    assert deaths
+    assert sorted(set(called)) == list(range(100))
+    assert len(called) <= 100 + 10, "a checkpoint at most"
