@@ -158,3 +158,40 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert "007" not in repr(load_spec(tmp_path))
+
+
+def test_a_catalog_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lancehouse.pipelines.planner import Origin
+
+    file = tmp_path / "catalogs.yaml"
+    file.write_text(f"catalogs:\n  prod: {{impl: dir, parent: db, root: {tmp_path}, token: hush-hush}}\n")
+    monkeypatch.setenv("LANCEHOUSE_CONFIG", str(file))
+    text = "name: p\ncatalog: prod\nsource: {table: docs}\nsink: {table: copy}\n"
+    (tmp_path / "p.yml").write_text(text)
+    pipeline = load(tmp_path / "p.yml")
+    assert pipeline.shape.catalog.connection().properties["root"] == str(tmp_path)
+    assert "hush-hush" not in repr(pipeline.shape)
+    address = Origin.from_spec(pipeline.shape, tmp_path).address
+    assert address is not None
+    assert address.id == ("db", "docs")
+
+
+@pytest.mark.parametrize(
+    ("catalog", "says"),
+    [
+        ("prd", "2: there is no catalog 'prd'; did you mean prod?"),
+        ("[a]", "2: catalog must be keys and values, not a list"),
+        ('""', "2: catalog needs impl"),
+        ("", "2: catalog must be keys and values, not nothing"),
+    ],
+)
+def test_a_catalog_that_has_no_such_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: str, says: str
+) -> None:
+    file = tmp_path / "catalogs.yaml"
+    file.write_text(f"catalogs:\n  prod: {{impl: dir, root: {tmp_path}}}\n")
+    monkeypatch.setenv("LANCEHOUSE_CONFIG", str(file))
+    (tmp_path / "p.yml").write_text(f"name: p\ncatalog: {catalog}\nsource: {{table: docs}}\nsink: {{table: copy}}\n")
+    with pytest.raises(PipelineError) as caught:
+        load(tmp_path / "p.yml").plan(lambda: pytest.fail("no Spark is needed to see it"))
+    assert says in [f"{each.line}: {each.text}" for each in caught.value.problems]

@@ -12,8 +12,8 @@ import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 from pyspark.sql import DataFrame, SparkSession
 
-from lancehouse.connection import Connection
 from lancehouse.documents import Problems, to_plain
+from lancehouse.identifiers import parse_levels
 from lancehouse.jobs import compaction
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
@@ -37,7 +37,7 @@ from lancehouse.pipelines.arrow_steps import (
 from lancehouse.pipelines.columns_and_views import DerivationPlanner, PlannedColumn, PlannedView
 from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
 from lancehouse.pipelines.spark_steps import RowCount
-from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
+from lancehouse.pipelines.spec import CatalogPart, PipelineSpec, SinkPart, SourcePart, StepPart
 from lancehouse.pipelines.target_table import TargetState
 from lancehouse.spark.engine import parallelism
 
@@ -252,9 +252,7 @@ class _Planner:
 
     def _resolve_address(self) -> TableAddress | None:
         with self.problems.collect("catalog"):
-            return TableAddress.parse(
-                Connection(self.shape.catalog.impl, self.shape.catalog.properties), self.shape.sink.table
-            )
+            return _find_table(self.shape.catalog, self.shape.sink.table)
         return None
 
     def _resolve_origin(self) -> Origin | None:
@@ -350,6 +348,16 @@ def _to_arrow_steps(part: StepPart, function: NamedFunction | None) -> Sequence[
     return steps
 
 
+def _find_table(catalog: CatalogPart, table: str) -> TableAddress:
+    """Return the address of a table.
+
+    Raises:
+        InvalidInputError: there is no such catalog.
+    """
+    connection = catalog.connection()
+    return TableAddress.parse(connection, (*connection.parent, *parse_levels(table)))
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """A source that can be opened."""
@@ -371,7 +379,7 @@ class Origin:
         if part.table is None:
             return cls(part, folder, None)
         catalog = part.catalog or shape.catalog
-        return cls(part, folder, TableAddress.parse(Connection(catalog.impl, catalog.properties), part.table))
+        return cls(part, folder, _find_table(catalog, part.table))
 
     @property
     def name(self) -> list[str]:

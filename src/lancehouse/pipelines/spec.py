@@ -16,16 +16,20 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from lancehouse import named_catalogs
+from lancehouse.connection import Connection
 from lancehouse.documents import DocumentError, Loc, Problems, read_yaml, substitute, to_plain
 from lancehouse.identifiers import parse_levels, quote_name
 from lancehouse.suggestions import find_close, suggest
@@ -201,10 +205,32 @@ def _refuse_without(part: SpecPart, kind: str, *names: str) -> None:
 
 
 class CatalogPart(SpecPart):
-    """The catalog of a table."""
+    """The catalog of a table: a client with its properties, or text, the name of a catalog in `~/.lancehouse.yaml`."""
 
-    impl: Word
+    impl: Word | None = None
     properties: Texts = Field(default={}, repr=False)
+    _name: str | None = PrivateAttr(None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _take_name(cls, value: Any, parse: ModelWrapValidatorHandler[Self]) -> Self:
+        part = parse({} if isinstance(value, str) else value)
+        if isinstance(value, str):
+            part._name = value
+        if not part._name and part.impl is None:
+            raise PydanticCustomError("wrong", "needs impl")
+        return part
+
+    def connection(self) -> Connection:
+        """Return the catalog; its `parent`, if it has a name and one there, stands before every id.
+
+        Raises:
+            InvalidInputError: there is no catalog of that name.
+        """
+        if self._name is not None:
+            return named_catalogs.load().catalog(self._name)
+        assert self.impl is not None
+        return Connection(self.impl, self.properties)
 
 
 class SparkPart(SpecPart):
