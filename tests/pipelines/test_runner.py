@@ -328,3 +328,23 @@ def test_a_source_that_cannot_be_read(place: PipelineFolder, text: str, options:
     pipeline = place.pipeline(source={"files": "odd.csv", "options": options}, steps=[])
     with pytest.raises(PipelineError, match=says):
         pipeline.plan(lambda: None)
+
+
+@pytest.mark.parametrize("step", [{"where": "id >= 0"}, {"sql": "SELECT * FROM input WHERE id >= 0"}])
+def test_columns_evolve(spark: Any, place: PipelineFolder, step: Any) -> None:
+    """By Arrow and by Spark: the file has a column besides, and wider numbers."""
+    place.write({"id": pa.array([99], pa.int32()), "text": ["old"], "gone": ["g"]})
+    sink = {"table": "t", "schema_mode": "evolve"}
+    place.pipeline(steps=[step], sink=sink).run(spark)
+    schema = place.table().schema
+    assert (schema.names, schema.field("id").type) == (["id", "text", "gone", "lang"], pa.int64())
+    assert place.rows()[-1] == {"id": 99, "text": "old", "gone": "g", "lang": None}
+    assert (place.rows()[1]["lang"], place.rows()[1]["gone"], ids(place)) == ("de", None, [*ALL, 99])
+
+
+def test_columns_evolve_by_a_merge(spark: Any, place: PipelineFolder) -> None:
+    place.write({"id": pa.array([1, 99], pa.int32()), "text": ["old", "old"]})
+    sink = {"table": "t", "mode": "merge", "on": ["id"], "schema_mode": "evolve"}
+    place.pipeline(sink=sink, expect={"not_null": ["id"], "where": ["lang <> 'fr'"]}).run(spark)
+    assert place.rows()[1] == {"id": 1, "text": "x", "lang": "de"}
+    assert place.rows()[-1] == {"id": 99, "text": "old", "lang": None}

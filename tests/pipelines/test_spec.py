@@ -92,6 +92,12 @@ def test_variables_come_from_the_command_then_the_file_and_from_the_environment_
         (SINK, "{table: d, mode: upsert}", "9: mode must be create, append, overwrite or merge, not 'upsert'"),
         (SINK, "{table: d, mode: merge}", "9: sink needs on, the columns that are the key, with mode merge"),
         (SINK, "{table: d, on: id}", "9: sink on goes with mode merge only"),
+        (SINK, "{table: d, schema_mode: merge}", "9: schema_mode must be fixed or evolve, not 'merge'"),
+        (
+            SINK,
+            "{table: d, mode: create, schema_mode: evolve}",
+            "9: sink schema_mode goes with mode append or merge only",
+        ),
         (SINK, "{table: d, vector_columns: {v: big}}", "9: v must be a whole number, not 'big'"),
         (SINK, "{table: d, vector_columns: {v: 0}}", "9: v must be 1 or more, not 0"),
         ("rows: {min: 1}", "rows: {min: some}", "12: min must be a whole number, not 'some'"),

@@ -36,6 +36,7 @@ from lancehouse.jobs.merge_keys import (
 )
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
+    ColumnsChangedError,
     FileLayout,
     NewFragment,
     commit,
@@ -44,7 +45,7 @@ from lancehouse.lake.commits import (
     write_uncommitted,
 )
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.row_changes import ColumnsChangedError, retry_conflicts
+from lancehouse.lake.row_changes import retry_conflicts
 from lancehouse.lake.scans import COMPANION, FragmentRange, VersionSelector, split_fragments
 
 BATCH_ROWS = 8192

@@ -18,6 +18,7 @@ import lance
 import pyarrow as pa
 from lance_namespace.errors import (
     ConcurrentModificationError,
+    InvalidInputError,
     LanceNamespaceError,
     TableAlreadyExistsError,
     TableNotFoundError,
@@ -28,6 +29,7 @@ from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job, JobProgress, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
 from lancehouse.jobs.sources import IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
@@ -104,6 +106,8 @@ def ingest(
         ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
     """
     mode = parse_choice("mode", mode, *MODES)
+    if how.evolves and mode != "append":
+        raise InvalidInputError(f"schema_mode: columns evolve in mode append, not in mode {mode}")
     if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return existing_version
     opened = open_source(source, format, columns, options, parallelism=engine.parallelism)
@@ -145,9 +149,12 @@ def run_ingest(
     earlier = _list_earlier(request)
     if (existing_version := _find_committed(request, earlier, how.run)) is not None:
         return IngestResult(existing_version, None)
-    plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
-    results = write_units(engine, plan)
-    return commit_units(plan, results)
+
+    def attempt() -> IngestResult:
+        plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
+        return commit_units(plan, write_units(engine, plan))
+
+    return retry_changed_columns(how, attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +283,10 @@ def plan_ingest(
     if not adds or transform is not None:
         source.require_types()
     incoming = source.schema if transform is None else transform.schema
+    if how.evolves and adds:
+        wanted = target or incoming
+        if evolve_columns(address, lambda _: wanted, lambda columns: _require_types_fit(address, incoming, columns)):
+            dataset = table.open()
     schema = dataset.schema if dataset is not None and adds else target or source.table_schema(incoming, how.nullable)
     _require_fit(address, incoming, schema)
     if not adds:
@@ -297,6 +308,11 @@ def _require_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) 
         raise TableSchemaValidationError(
             f"{address}: {', '.join(absent)} must not be null, and the source has none; {nullable_hint(absent[0])}"
         )
+
+
+def _require_types_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) -> None:
+    _require_fit(address, incoming, schema)
+    conform(pa.RecordBatch.from_pylist([], incoming), schema, (), "the source")
 
 
 def _read_recorded(job: Job, request: IngestRequest) -> dict[str, Any]:

@@ -356,6 +356,8 @@ class WriteOptions:
     """Whether all columns of a new table are nullable; if not, they are as nullable as those of the rows."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further transaction properties of the version."""
+    evolves: bool = False
+    """Whether the columns of the table change so that the rows fit."""
 
     @property
     def properties(self) -> dict[str, str]:

@@ -42,14 +42,20 @@ from lancehouse.jobs.merge_keys import (
     merge_small_source,
     read_keys,
 )
+from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
-from lancehouse.lake.commits import FileLayout, NewFragment, find_version_of_run, locate_table
+from lancehouse.lake.commits import (
+    ColumnsChangedError,
+    FileLayout,
+    NewFragment,
+    find_version_of_run,
+    locate_table,
+)
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.row_changes import (
     ADDRESS,
     ROW,
-    ColumnsChangedError,
     RowChange,
     commit_rewrite,
     delete_rows,
@@ -89,6 +95,16 @@ class RowsToMerge(Protocol):
 
     def new_table_schema(self, how: WriteOptions) -> pa.Schema:
         """Return the schema of a new table for the rows."""
+
+    def incoming_schema(self, how: WriteOptions, before: pa.Schema) -> pa.Schema:
+        """Return the columns of the rows, by which those of a table may evolve."""
+
+    def require_fit(self, target: pa.Schema) -> None:
+        """Check that the rows fit the columns of a table.
+
+        Raises:
+            TableSchemaValidationError: they do not.
+        """
 
     def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows in a schema, without a commit.
@@ -139,6 +155,14 @@ class ArrowRows:
         """Return the schema of a new table for the rows."""
         check_types(self.rows.schema)
         return relax_nullability(self.rows.schema) if how.nullable else self.rows.schema
+
+    def incoming_schema(self, how: WriteOptions, before: pa.Schema) -> pa.Schema:  # noqa: ARG002 - they have types
+        """Return the columns of the rows."""
+        return self.rows.schema
+
+    def require_fit(self, target: pa.Schema) -> None:
+        """Check that the types of the rows can be cast to those of a table."""
+        conform(pa.RecordBatch.from_pylist([], self.rows.schema), target, (), "the rows")
 
     def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows in a schema, without a commit."""
@@ -200,6 +224,14 @@ class StagedRows:
         schema = pa.schema([self.schema.field(name) for name in self.columns])
         return relax_nullability(schema) if how.nullable else schema
 
+    def incoming_schema(self, how: WriteOptions, before: pa.Schema) -> pa.Schema:  # noqa: ARG002 - they have types
+        """Return the columns of the rows that are merged."""
+        return pa.schema([self.schema.field(name) for name in self.columns])
+
+    def require_fit(self, target: pa.Schema) -> None:
+        """Check that the types of the rows can be cast to those of a table."""
+        conform(pa.RecordBatch.from_pylist([], self.schema), target, (), self.label)
+
     def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows that are merged in a schema, without a commit."""
         table, rows = self.job.to_ref(), self._open()
@@ -255,7 +287,7 @@ def merge(
     how: WriteOptions,
     shuffle: KeyShuffle | None = None,
 ) -> ChangeResult:
-    """Merge rows into a table by key. The rows are evaluated once.
+    """Merge rows into a table by key. The rows are evaluated once, unless columns change meanwhile and may evolve.
 
     Args:
         engine: runs the pieces.
@@ -273,9 +305,21 @@ def merge(
         TableSchemaValidationError: the columns do not fit those of the table.
         ConcurrentModificationError: other writers kept changing the same rows, or changed the columns.
     """
-    table, keys = address.to_ref(), tuple(on)
-    if (existing_version := find_version_of_same_run(table, how)) is not None:
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return ChangeResult(existing_version)
+    return retry_changed_columns(how, lambda: _merge(engine, address, rows, tuple(on), rules, how, shuffle))
+
+
+def _merge(
+    engine: Engine,
+    address: TableAddress,
+    rows: RowsToMerge,
+    keys: tuple[str, ...],
+    rules: MergeRules,
+    how: WriteOptions,
+    shuffle: KeyShuffle | None,
+) -> ChangeResult:
+    table = address.to_ref()
     try:
         pinned = PinnedVersion.resolve(address, VersionSelector())
     except TableNotFoundError:
@@ -293,6 +337,12 @@ def merge(
         raise TableSchemaValidationError(
             f"{rows.label} has no column {', '.join(missing)}, and a row that matches is replaced as a whole"
         )
+    if how.evolves and rules.writes:
+        evolving = rows
+        if evolve_columns(address, lambda before: evolving.incoming_schema(how, before), evolving.require_fit):
+            pinned = PinnedVersion.resolve(address, VersionSelector())
+            _, dataset = pinned.open()
+            schema = dataset.schema
     job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
         mode = "append" if rules.writes else "overwrite"

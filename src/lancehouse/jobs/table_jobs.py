@@ -54,7 +54,18 @@ Names = str | Sequence[str]
 T = TypeVar("T")
 
 LARGEST = 2**63 - 1
-_WRITES = ("vector_columns", "nullable", "run", "max_rows_per_file", "max_bytes_per_file", "data_storage_version")
+_WRITES = (
+    "vector_columns",
+    "nullable",
+    "run",
+    "max_rows_per_file",
+    "max_bytes_per_file",
+    "data_storage_version",
+    "schema_mode",
+)
+SCHEMA_MODES = ("fixed", "evolve")
+_EVOLVING = ("append", "merge", "ingest")
+"""Calls by which the columns of a table may evolve."""
 
 
 class TableJobs:
@@ -754,7 +765,8 @@ class TableJobs:
                 header, skip_rows, null_values, encoding, types and schema; JSON has encoding, types and schema.
             how: `nullable=False` keeps the nullability of the source's columns in a new table;
                 `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names the run:
-                repeating a run changes nothing.
+                repeating a run changes nothing; `schema_mode="evolve"` adds columns that the table lacks, and widens
+                types, in mode `append`.
 
         Raises:
             InvalidInputError: a file cannot be read, or the format has no such option.
@@ -1175,7 +1187,17 @@ def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions
     nullable = arguments.get("nullable", True)
     if not isinstance(nullable, bool):
         raise _wrong_type("nullable", "True, or False to keep what the rows say of nulls", nullable)
-    return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable)
+    evolves = _parse_schema_mode(call, arguments.get("schema_mode", "fixed"))
+    return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable, evolves=evolves)
+
+
+def _parse_schema_mode(call: str, mode: Any) -> bool:
+    """Return whether columns may evolve."""
+    if mode not in SCHEMA_MODES:
+        raise _wrong_type("schema_mode", " or ".join(SCHEMA_MODES), mode)
+    if mode == "evolve" and call not in _EVOLVING:
+        raise InvalidInputError(f"schema_mode: columns evolve by {', '.join(_EVOLVING)}, not by {call}")
+    return bool(mode == "evolve")
 
 
 def parse_functions(columns: Any) -> dict[str, ColumnFunction]:

@@ -25,6 +25,7 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
+    TableSchemaValidationError,
     TableVersionNotFoundError,
     ThrottlingError,
 )
@@ -36,6 +37,7 @@ from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_streams import RowSource
 from lancehouse.lake.scans import empty_dataset, field_ids
 from lancehouse.lake.versions import find_transaction
+from lancehouse.schema import walk
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,10 @@ def require_storage_version(version: str) -> None:
         raise InvalidInputError(f"data_storage_version {version!r} is none that Lance can write") from error
 
 
+_OTHER_COLUMNS = "Append with different schema"
+"""What Lance says of rows that are not in the types of a table."""
+
+
 def write_uncommitted(
     table: TableRef, at: TableLocation, rows: pa.RecordBatchReader, *, mode: str, layout: FileLayout | None = None
 ) -> list[NewFragment]:
@@ -117,6 +123,9 @@ def write_uncommitted(
         rows: in the table's own types.
         mode: `append` if the table has versions and keeps its columns, else `overwrite`.
         layout: options for the files.
+
+    Raises:
+        ColumnsChangedError: in mode `append`, the rows have not the types that the table has now.
     """
     progress, source = _WriteProgress(), _RowSource(rows)
     try:
@@ -136,6 +145,8 @@ def write_uncommitted(
         try_discard_fragments(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
         if source.error is not None:
             raise source.error from error
+        if isinstance(error, TableSchemaValidationError) and _OTHER_COLUMNS in str(error):
+            raise ColumnsChangedError(f"{error}: its columns have changed meanwhile; run it again") from error
         raise
     return [json.dumps(fragment.to_json()) for fragment in fragments]
 
@@ -278,6 +289,10 @@ class CreateConflictError(TableAlreadyExistsError):
     """Another writer created the first version of the table at the same time."""
 
 
+class ColumnsChangedError(ConcurrentModificationError):
+    """The written files do not fit the table's columns any more, so a retry cannot succeed."""
+
+
 class RunAlreadyCommittedError(ConcurrentModificationError):
     """The same run has committed its version already, so this commit must not be made."""
 
@@ -295,27 +310,71 @@ def append(
 
     Raises:
         RunAlreadyCommittedError: the properties name a run that has committed since `base`.
+        ColumnsChangedError: a column got another type since `base`.
     """
     operation = lance.LanceOperation.Append(parse_new_fragments(new_fragments))
     run = (properties or {}).get(RUN)
     if run is None:
-        return commit(table, at, operation, base, properties)
+        return _append_rows(table, at, operation, base, properties)
     if (earlier := find_version_of_run(table, run, after=base)) is not None:
         raise RunAlreadyCommittedError(table, run, earlier)
     # Lance rebases appends, so both of two processes of one run can get past the check above and commit. Whoever is
     # later finds the other's version below its own and undoes its append.
-    version = commit(table, at, operation, base, properties)
+    version = _append_rows(table, at, operation, base, properties)
     if (earlier := find_version_of_run(table, run, after=base, before=version)) is None:
         return version
     _revert_append(table, at, version)
     return earlier
 
 
+def _append_rows(
+    table: TableRef, at: TableLocation, operation: lance.LanceOperation.Append, base: int, properties: Properties
+) -> int:
+    """Commit an append; take it back if a column has another type by now.
+
+    Lance rebases an append over a change of types, and the values of the column would be null: such a column is a new
+    one, which the written files do not have.
+    """
+    changed: list[str] = []
+
+    def check(dataset: lance.LanceDataset) -> None:
+        changed.extend(_find_changed_columns(table, dataset, operation.fragments, base))
+
+    version = commit(table, at, operation, base, properties, then=check)
+    if changed:
+        _revert_append(table, at, version)
+        raise ColumnsChangedError(f"{table}: {', '.join(changed)} got another type meanwhile; run it again")
+    return version
+
+
+def _find_changed_columns(
+    table: TableRef, dataset: lance.LanceDataset, fragments: Iterable[FragmentMetadata], base: int
+) -> list[str]:
+    """Return the columns that files were written for, and that have another field id by now."""
+    current = walk.field_ids(dataset.lance_schema.fields())
+    written = {number for fragment in fragments for file in fragment.files for number in file.fields if number >= 0}
+    if not (gone := written.difference(current.values())):
+        return []
+    with replace(table, version=base).dataset() as before:
+        paths = walk.field_ids(before.lance_schema.fields())
+    return [".".join(path) for path, number in paths.items() if number in gone and path in current]
+
+
 def _revert_append(table: TableRef, at: TableLocation, version: int) -> None:
-    """Delete the fragments that a version added."""
+    """Delete the fragments that a version added, also if others change columns at the same time.
+
+    Raises:
+        ConcurrentModificationError: others kept changing the table.
+    """
     before, after = (_fragment_ids(table, each) for each in (version - 1, version))
-    operation = lance.LanceOperation.Delete([], sorted(after - before), "its run was done twice at once")
-    commit(table, at, operation, version)
+    operation = lance.LanceOperation.Delete([], sorted(after - before), "an append that does not count")
+    for _ in range(RETRIES):
+        try:
+            commit(table, at, operation, version)
+            return
+        except ConcurrentModificationError as error:
+            last, version = error, int(table.open().version)
+    raise last
 
 
 def _fragment_ids(table: TableRef, version: int) -> set[int]:
@@ -447,6 +506,7 @@ def commit(
     *,
     retries: int = RETRIES,
     stable_row_ids: bool | None = None,
+    then: Callable[[lance.LanceDataset], None] | None = None,
 ) -> int:
     """Commit an operation as a new version, through the namespace if it manages versions; return the version.
 
@@ -458,6 +518,7 @@ def commit(
         properties: to store with the transaction.
         retries: how often to rebase over versions that do not conflict; 0 for never.
         stable_row_ids: whether a first version gives rows ids that they keep.
+        then: called with the new version, which is open already.
 
     Raises:
         ConcurrentModificationError: a version that was committed in the meantime conflicts.
@@ -484,7 +545,9 @@ def commit(
         landed = None if is_refusal(error) else _find_landed(table, transaction.uuid, base)
         if landed is None:
             raise
-        return landed
+        dataset = replace(table, version=landed).open()
+    if then is not None:
+        then(dataset)
     return int(dataset.version)
 
 

@@ -24,6 +24,7 @@ from lancehouse.identifiers import quote_name
 from lancehouse.lake import commits
 from lancehouse.lake.chunked_scan import READ_AHEAD, USUAL_BATCH_ROWS, batch_rows, has_blobs, has_large_rows
 from lancehouse.lake.commits import (
+    ColumnsChangedError,
     NewFragment,
     Properties,
     TableLocation,
@@ -431,10 +432,6 @@ def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLo
 
 def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:
     return [each.fragment_id for each in dataset.get_fragments()]
-
-
-class ColumnsChangedError(ConcurrentModificationError):
-    """The written files do not fit the table's columns any more, so a retry cannot succeed."""
 
 
 def retry_conflicts(about: object, attempt: Callable[[], T]) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.connection import Connection
 from lancehouse.documents import Loc, Problems
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import views
@@ -24,7 +25,7 @@ from lancehouse.lake.commits import creates_stable_row_ids
 from lancehouse.lake.scans import COMPUTED, Scan, empty_dataset
 from lancehouse.pipelines.named_functions import get_function
 from lancehouse.pipelines.spec import CallsPart, ColumnPart, PipelineSpec, ViewPart
-from lancehouse.pipelines.target_table import ADDING, TargetState, check_indices, require_namespace
+from lancehouse.pipelines.target_table import ADDING, TargetState, check_indices, find_table, require_namespace
 
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _WORD = re.compile(r"`[^`]+`|\"[^\"]+\"|\b\w+\b(?!\s*\()")
@@ -199,8 +200,8 @@ class DerivationPlanner:
         return tuple(each for each in planned if each is not None)
 
     def _address(self, sink: TableAddress, name: str) -> TableAddress:
-        assert sink.connection is not None
-        return TableAddress.parse(sink.connection, name)
+        assert isinstance(sink.connection, Connection)
+        return find_table(sink.connection, name)
 
     def _find_source(self, sink: TableAddress, view: ViewPart) -> TableAddress:
         return sink if view.source is None else self._address(sink, view.source)

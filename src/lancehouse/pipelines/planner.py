@@ -13,7 +13,6 @@ from lance_namespace.errors import TableSchemaValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.documents import Problems, to_plain
-from lancehouse.identifiers import parse_levels
 from lancehouse.jobs import compaction
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
@@ -37,8 +36,8 @@ from lancehouse.pipelines.arrow_steps import (
 from lancehouse.pipelines.columns_and_views import DerivationPlanner, PlannedColumn, PlannedView
 from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
 from lancehouse.pipelines.spark_steps import RowCount
-from lancehouse.pipelines.spec import CatalogPart, PipelineSpec, SinkPart, SourcePart, StepPart
-from lancehouse.pipelines.target_table import TargetState
+from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
+from lancehouse.pipelines.target_table import TargetState, find_table
 from lancehouse.spark.engine import parallelism
 
 ARROW, SPARK, DRIVER = "Arrow", "Spark", "driver"
@@ -158,7 +157,9 @@ class PipelinePlan:
         """How rows are written."""
         sink = self.shape.sink
         layout = FileLayout(sink.max_rows_per_file, sink.max_bytes_per_file, sink.data_storage_version)
-        return WriteOptions(sink.vector_columns, layout, self.state.attempt, self.is_new, sink.nullable)
+        evolves = sink.schema_mode == "evolve"
+        run = self.state.attempt, self.is_new
+        return WriteOptions(sink.vector_columns, layout, *run, nullable=sink.nullable, evolves=evolves)
 
 
 @dataclass(slots=True)
@@ -252,7 +253,7 @@ class _Planner:
 
     def _resolve_address(self) -> TableAddress | None:
         with self.problems.collect("catalog"):
-            return _find_table(self.shape.catalog, self.shape.sink.table)
+            return find_table(self.shape.catalog.connection(), self.shape.sink.table)
         return None
 
     def _resolve_origin(self) -> Origin | None:
@@ -348,16 +349,6 @@ def _to_arrow_steps(part: StepPart, function: NamedFunction | None) -> Sequence[
     return steps
 
 
-def _find_table(catalog: CatalogPart, table: str) -> TableAddress:
-    """Return the address of a table.
-
-    Raises:
-        InvalidInputError: there is no such catalog.
-    """
-    connection = catalog.connection()
-    return TableAddress.parse(connection, (*connection.parent, *parse_levels(table)))
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """A source that can be opened."""
@@ -379,7 +370,7 @@ class Origin:
         if part.table is None:
             return cls(part, folder, None)
         catalog = part.catalog or shape.catalog
-        return cls(part, folder, _find_table(catalog, part.table))
+        return cls(part, folder, find_table(catalog.connection(), part.table))
 
     @property
     def name(self) -> list[str]:

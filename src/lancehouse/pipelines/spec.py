@@ -317,6 +317,7 @@ class SinkPart(SpecPart):
     latest_by: Names = ()
     vector_columns: dict[str, PositiveInt] = {}
     nullable: bool = True
+    schema_mode: Literal["fixed", "evolve"] = "fixed"
     max_rows_per_file: PositiveInt | None = None
     max_bytes_per_file: PositiveInt | None = None
     data_storage_version: Word | None = None
@@ -329,6 +330,8 @@ class SinkPart(SpecPart):
             _refuse_without(
                 self, "mode merge", "on", "when_matched", "when_not_matched", "delete_by_source", "latest_by"
             )
+        if self.mode not in ("append", "merge"):
+            _refuse_without(self, "mode append or merge", "schema_mode")
         return self
 
 

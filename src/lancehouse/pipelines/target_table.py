@@ -22,14 +22,16 @@ from lance_namespace.errors import (
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
+from lancehouse.connection import Connection
 from lancehouse.documents import Loc, Problems
-from lancehouse.identifiers import format_levels, quote_name
+from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs import index_building
 from lancehouse.jobs.address import PinnedVersion, TableAddress, get_client
 from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.index_building import check_buildable
 from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
+from lancehouse.jobs.schema_evolution import plan_columns
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake.commits import find_version_of_run, is_reverted, require_storage_version
 from lancehouse.lake.row_changes import ADDRESS, ROW
@@ -43,6 +45,11 @@ from lancehouse.spark.engine import Batches, SparkEngine, run_in_tasks, translat
 
 ADDING = ("append", "merge")
 """Modes that do not change the columns of a table."""
+
+
+def find_table(connection: Connection, table: str) -> TableAddress:
+    """Return the address of a table in the catalog of a pipeline, whose `parent` stands before every id."""
+    return TableAddress.parse(connection, (*connection.parent, *parse_levels(table)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,14 @@ def plan_target_schema(
     if new is None or not is_known:
         return None
     target = new if state.schema is None or sink.mode not in ADDING else state.schema
+    if target is not new and sink.schema_mode == "evolve":
+        evolved: pa.Schema | None = None
+        with problems.collect("sink", "schema_mode"):
+            orders = {name for name in sink.latest_by if name not in target.names}  # which a merge does not write
+            evolved = plan_columns(target, pa.schema([each for each in new if each.name not in orders])).target
+        if evolved is None:
+            return None
+        target = evolved
     if sink.mode == "merge":
         with problems.collect("sink", "on"):
             _check_keys(address, sink, schema, target)
@@ -161,7 +176,7 @@ def plan_target_schema(
         else:
             _require_fit(address, schema, target, struct)
             if sink.mode == "merge" and sink.when_matched == "update":
-                _require_all_columns(address, schema, target)
+                _require_all_columns(address, schema, state.schema or target)
         return target
     return None
 

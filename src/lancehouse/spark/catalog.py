@@ -345,7 +345,8 @@ class LanceCatalog(TableJobs):
             how: `vector_columns={"emb": 128}` says which arrays become vectors, where the table does not say it;
                 `nullable=False` gives a new table the nullability of `df`'s columns, by default all are nullable;
                 `max_rows_per_file`, `max_bytes_per_file` and `data_storage_version` are Lance's; `run` names the run:
-                repeating a run adds nothing.
+                repeating a run adds nothing; `schema_mode="evolve"` adds columns that the table lacks, null in the rows
+                that it has, and widens types.
 
         Raises:
             TableNotFoundError: there is no such table.

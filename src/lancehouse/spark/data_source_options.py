@@ -129,6 +129,7 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "maxRowsPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
         "maxBytesPerFile": SourceOption(_WRITES, _parse_number, _POSITIVE),
         "dataStorageVersion": SourceOption(_WRITES),
+        "mergeSchema": SourceOption(_WRITES, _parse_flag, _BOOLEAN),
         "run": SourceOption(_WRITE),
         "mode": SourceOption(_SINK, _parse_mode, "append or merge"),
         "on": SourceOption(_SINK, _parse_names, _NAMES),
@@ -245,7 +246,8 @@ class SourceOptions:
     def write_options(self) -> WriteOptions:
         """Return how to write."""
         layout = FileLayout(self._get("maxRowsPerFile"), self._get("maxBytesPerFile"), self._get("dataStorageVersion"))
-        return WriteOptions(self._get("vectorColumns") or {}, layout, self._get("run"))
+        evolves = bool(self._get("mergeSchema"))
+        return WriteOptions(self._get("vectorColumns") or {}, layout, self._get("run"), evolves=evolves)
 
     def follow_options(self) -> FollowOptions:
         """Return how a stream follows the table."""

@@ -24,6 +24,7 @@ from lancehouse.jobs.merge_keys import PIECE, SOURCE, TARGET, Batches, MergeRule
 from lancehouse.lake.commits import FileLayout, NewFragment
 from lancehouse.lake.row_changes import ADDRESS, ROW, RowChange, merge_changes
 from lancehouse.lake.scans import split_fragments
+from lancehouse.schema.spark_rows import from_spark_rows
 from lancehouse.spark.engine import (
     RESULT_STRUCT,
     SparkEngine,
@@ -34,7 +35,7 @@ from lancehouse.spark.engine import (
     translate_task_errors,
 )
 from lancehouse.spark.table_reader import VERSION
-from lancehouse.spark.table_writer import new_table_schema, write_frame
+from lancehouse.spark.table_writer import incoming_schema, new_table_schema, write_frame
 
 FRAGMENT = "fragment"
 RANK = "_lancehouse_rank"
@@ -97,6 +98,14 @@ class FrameRows:
     def new_table_schema(self, how: WriteOptions) -> pa.Schema:
         """Return the schema of a new table for the rows."""
         return new_table_schema(self.frame.schema.jsonValue(), how)
+
+    def incoming_schema(self, how: WriteOptions, before: pa.Schema) -> pa.Schema:
+        """Return the columns of the rows; arrays that are vectors in the table are vectors."""
+        return incoming_schema(self.frame.schema.jsonValue(), how, before)
+
+    def require_fit(self, target: pa.Schema) -> None:
+        """Check that the rows fit the columns of a table."""
+        from_spark_rows(self.frame.schema.jsonValue(), target)
 
     def write(self, job: Job, schema: pa.Schema, mode: str, layout: FileLayout) -> list[NewFragment]:
         """Write the rows in the frame's own tasks, without a commit."""

@@ -22,6 +22,7 @@ from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, undo_declaration
 from lancehouse.jobs.merge import StagedRows, merge
 from lancehouse.jobs.merge_keys import MergeRules, check_keys
+from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.dataset import TableRef
@@ -60,15 +61,21 @@ def append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
         TableNotFoundError: there is no such table.
         TableSchemaValidationError: the columns do not fit those of the table.
     """
-    table = address.to_ref()
-    if (existing_version := find_version_of_same_run(table, how)) is not None:
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return existing_version
+    return retry_changed_columns(how, lambda: _append(frame, address, how))
+
+
+def _append(frame: DataFrame, address: TableAddress, how: WriteOptions) -> int:
+    table = address.to_ref()
     if (dataset := table.find()) is None:
         locate_table(table)  # raises unless it is at least declared
         try:
             return _create_first_version(frame, address, how, commits.create_or_append)
         except commits.RunAlreadyCommittedError as error:
             return error.version
+    if evolve_for_rows(address, frame.schema.jsonValue(), how):
+        dataset = table.open()
     base, schema, base_uuid = dataset.version, dataset.schema, read_transaction_uuid(dataset)
     job, used = Job(address), list[NewFragment]()
     try:
@@ -189,10 +196,26 @@ def new_table_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Sc
     Raises:
         TableSchemaValidationError: a column has no type, or one that Lance does not store.
     """
-    vector_sizes = {} if before is None else dict(_previous_vectors(struct, before))
-    schema = table_schema(struct, {**vector_sizes, **how.vector_columns})
+    schema = incoming_schema(struct, how, before)
     check_types(schema)
     return relax_nullability(schema) if how.nullable else schema
+
+
+def incoming_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Schema | None) -> pa.Schema:
+    """Return the columns of rows of Spark; arrays that are vectors in a table are vectors."""
+    vector_sizes = {} if before is None else dict(_previous_vectors(struct, before))
+    return table_schema(struct, {**vector_sizes, **how.vector_columns})
+
+
+def evolve_for_rows(address: TableAddress, struct: Mapping[str, Any], how: WriteOptions) -> bool:
+    """Change the columns of a table so that rows of Spark fit, if that is wanted; return whether they changed.
+
+    Raises:
+        TableSchemaValidationError: the rows do not fit; nothing was changed.
+    """
+    return how.evolves and evolve_columns(
+        address, lambda before: incoming_schema(struct, how, before), lambda target: from_spark_rows(struct, target)
+    )
 
 
 def _previous_vectors(
@@ -245,6 +268,8 @@ class Sink:
         except TableNotFoundError:
             schema = new_table_schema(struct, how)
             return cls(Job(address, is_watched=False), struct, schema, 0, "", replaces, declare_table(table), how)
+        if not replaces and evolve_for_rows(address, struct, how):
+            dataset = table.open()
         schema = new_table_schema(struct, how, dataset.schema) if replaces else dataset.schema
         from_spark_rows(struct, schema)
         job, base = Job(address, is_watched=False), dataset.version
@@ -330,6 +355,10 @@ class MergeSink(Sink):
         table = address.to_ref()
         schema, dataset = new_table_schema(struct, how), table.find()
         if dataset is not None:
+            helping = [name for name in latest_by if name not in dataset.schema.names]
+            merged = {"fields": [each for each in struct["fields"] if each["name"] not in helping]}
+            if evolve_for_rows(address, merged, how):
+                dataset = table.open()
             # In the types of the table; a column that it lacks may tell which row is the latest.
             named = {each.name: each for each in dataset.schema}
             if unknown := [name for name in schema.names if name not in named and name not in latest_by]:
