@@ -114,6 +114,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "set_properties": {"table": "t", "properties": {"a": "1"}},
     "unset_properties": {"table": "t", "names": "a"},
     "read": {"table": "t"},
+    "read_changes": {"table": "t", "from_version": 0},
     "count": {"table": "t"},
     "aggregate": {"table": "t", "sum": "id"},
     "search": {"table": "t", "vector": [0.5, 0.5]},

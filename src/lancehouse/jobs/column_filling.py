@@ -46,6 +46,7 @@ from lancehouse.jobs.engine import Engine, is_repeated
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.job import Job, JobProgress
+from lancehouse.lake.changes import OFFSET_BITS, UPDATED
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
     FileLayout,
@@ -76,12 +77,8 @@ MOST_ERRORS = 100_000
 """Rows of which the exception is kept: of more, the newest; and as many at most of one fragment."""
 START = "start"
 """Key of a job's record: the version of the table when the job began."""
-OFFSET_BITS = 32
-"""A row's address is its fragment's id, and in the lower bits its position there."""
 LEAST_SPLIT = 50_000
 """Fewest rows of a fragment that are worth a piece of their own."""
-UPDATED = "_row_last_updated_at_version"
-"""Lance's column with the version that last changed a row, where the table has stable row ids."""
 FILLED_FROM = "lancehouse.filled-from"
 """Property of a fill's transaction: the oldest version of the table that its values were computed from."""
 GONE = -2

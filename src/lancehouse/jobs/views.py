@@ -29,7 +29,7 @@ from lance_namespace.errors import (
 
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import FILLED_FROM, OFFSET_BITS, TASKS_EACH, UPDATED, FillOptions
+from lancehouse.jobs.column_filling import FILLED_FROM, TASKS_EACH, FillOptions
 from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type, definitions
 from lancehouse.jobs.columns import name_inputs
 from lancehouse.jobs.engine import Engine
@@ -37,6 +37,7 @@ from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.index_building import optimize_stale_indices
 from lancehouse.jobs.job import Job, JobProgress, declare_table
+from lancehouse.lake.changes import OFFSET_BITS, changed_since, read_row_ids, require_stable_row_ids
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
     RUN,
@@ -185,18 +186,6 @@ def require_same_columns(
         what = "a view with other columns" if existing else "a table that is no view"
         raise TableAlreadyExistsError(f"{table}: there is {what}; drop it first")
     return existing
-
-
-def require_stable_row_ids(table: TableRef, *, has_them: bool) -> None:
-    """Refuse a table in which a view could not tell which rows changed.
-
-    Raises:
-        InvalidInputError: it has no stable row ids.
-    """
-    if not has_them:
-        raise InvalidInputError(
-            f"{table} has no stable row ids, so that a view cannot tell which rows changed: copy it into a new table"
-        )
 
 
 def plan_view(
@@ -450,7 +439,7 @@ class _SourceChanges:
             retried: ids of rows that failed, and are tried again.
         """
         table, source = pinned.open()
-        terms = [f"{UPDATED} > {since}"]
+        terms = [changed_since(since)]
         if since and (computed := definitions(source.schema).values()):
             # A fill that was committed since may have read, and noted, an older version.
             oldest = min([since, *_find_fills(table, since)])
@@ -461,10 +450,7 @@ class _SourceChanges:
             conditions.append(f"({definition.where})")
         condition = " AND ".join(conditions) or None
         with translate_errors(table, table.storage_options):
-            alive, changed = (
-                source.scanner(columns=[], filter=each, with_row_id=True).to_table()["_rowid"].to_numpy()
-                for each in (definition.where, condition)
-            )
+            alive, changed = (read_row_ids(source, each) for each in (definition.where, condition))
         return cls(condition, len(changed), np.setdiff1d(alive, changed).astype(np.int64))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from itertools import groupby
@@ -292,10 +292,12 @@ _Done = lance.LanceOperation
 
 @dataclass(frozen=True, slots=True)
 class AddedFragment:
-    """A fragment that a version added."""
+    """A fragment that a version added, or in which it changed rows."""
 
     id: int
     rows: int
+    change: str | None = None
+    """What happened to the rows, see `lake.changes`; None if all rows of the fragment are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,7 @@ def whole_version(table: TableRef, version: int) -> Increment:
         TableVersionNotFoundError: the version no longer exists.
     """
     with table.dataset() as dataset:
-        return _to_increment(_checkout(table, dataset, version))
+        return _to_increment(checkout(table, dataset, version))
 
 
 def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
@@ -344,6 +346,18 @@ def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = 
         UnsupportedOperationError: a version changed rows without recording which.
         InvalidTableStateError: the table was created anew, and has no version `upto` yet.
     """
+    return read_each_version(table, after, upto, lambda *at: read_increment(*at)[1], lossless=lossless)
+
+
+def read_each_version(
+    table: TableRef,
+    after: int,
+    upto: int,
+    read: Callable[[TableRef, lance.LanceDataset], Increment],
+    *,
+    lossless: bool = True,
+) -> Iterator[Increment]:
+    """Yield what is read of each version, oldest first. See `read_increments`."""
     if after >= upto:
         return
     with table.dataset() as dataset:
@@ -351,7 +365,7 @@ def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = 
             raise InvalidTableStateError(f"{table} was at version {upto} and is at {dataset.version}: it was made anew")
         for version in range(after + 1, upto + 1):
             try:
-                added = _read_increment(table, _checkout(table, dataset, version))
+                added = read(table, checkout(table, dataset, version))
             except (TableVersionNotFoundError, UnsupportedOperationError):
                 if lossless:
                     raise
@@ -359,7 +373,12 @@ def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = 
                 yield added
 
 
-def _checkout(table: TableRef, dataset: lance.LanceDataset, version: int) -> lance.LanceDataset:
+def checkout(table: TableRef, dataset: lance.LanceDataset, version: int) -> lance.LanceDataset:
+    """Open another version.
+
+    Raises:
+        TableVersionNotFoundError: it was cleaned up.
+    """
     try:
         with translate_errors(table, table.storage_options):
             return dataset.checkout_version(version)
@@ -367,14 +386,27 @@ def _checkout(table: TableRef, dataset: lance.LanceDataset, version: int) -> lan
         raise TableVersionNotFoundError(f"version {version} of {table} was cleaned up") from error
 
 
-def _read_increment(table: TableRef, dataset: lance.LanceDataset) -> Increment:
-    match _find_operation(dataset):
+def read_increment(
+    table: TableRef, dataset: lance.LanceDataset, *, is_change: bool = False
+) -> tuple[lance.LanceOperation.BaseOperation | None, Increment]:
+    """Return the operation that created a version, and the rows that it added.
+
+    Args:
+        table: the table.
+        dataset: the version.
+        is_change: whether the caller finds by itself what an operation did that rewrote rows.
+    """
+    operation = _find_operation(dataset)
+    match operation:
         case _Done.Append(fragments=new) | _Done.Update(new_fragments=new, fields_modified=[]):
-            return _to_increment(dataset, new)
+            return operation, _to_increment(dataset, new)
         case _Done.Overwrite() | _Done.Clone():
-            return _to_increment(dataset)
+            return operation, _to_increment(dataset)
         case _Done.Update(new_fragments=[], fields_modified=fields) if _computed_fields(dataset).issuperset(fields):
-            return Increment(dataset.version)  # computed columns were filled: the rows are the same
+            # Computed columns were filled: the rows are the same.
+            return None, Increment(dataset.version)
+        case _Done.Update() | _Done.DataOverlay() if is_change:
+            return operation, Increment(dataset.version)
         case _Done.Update() | _Done.DataOverlay():
             does = "changed values in place, and does not tell in which rows"
         case _Done.Restore():
@@ -382,7 +414,7 @@ def _read_increment(table: TableRef, dataset: lance.LanceDataset) -> Increment:
         case None:
             does = "does not tell how it was made"
         case _:
-            return Increment(dataset.version)
+            return operation, Increment(dataset.version)
     raise UnsupportedOperationError(f"version {dataset.version} of {table} {does}")
 
 

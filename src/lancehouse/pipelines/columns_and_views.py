@@ -21,6 +21,7 @@ from lancehouse.jobs.column_filling import FillOptions, count_rows_to_fill
 from lancehouse.jobs.column_functions import COMPANION_TYPE, ColumnFunction, companion_name, definitions
 from lancehouse.jobs.columns import column_type, plan_definition, with_inputs
 from lancehouse.jobs.table_jobs import parse_fill_options
+from lancehouse.lake.changes import require_stable_row_ids
 from lancehouse.lake.commits import creates_stable_row_ids
 from lancehouse.lake.scans import COMPUTED, Scan, empty_dataset
 from lancehouse.pipelines.named_functions import get_function
@@ -219,7 +220,7 @@ class DerivationPlanner:
             columns = schemas[source.id] if source.id in schemas else self._open_source(source, schemas)
             if source == sink:
                 has_them = creates_stable_row_ids() if state.dataset is None else state.dataset.has_stable_row_ids
-                views.require_stable_row_ids(sink.to_ref(), has_them=has_them)
+                require_stable_row_ids(sink.to_ref(), has_them=has_them)
         if len(self.problems.problems) > count:
             return None
         with self.problems.collect("views", place):
@@ -250,7 +251,7 @@ class DerivationPlanner:
     def _open_source(self, source: TableAddress, schemas: dict[tuple[str, ...], pa.Schema]) -> pa.Schema:
         table = source.to_ref()
         dataset = table.open()
-        views.require_stable_row_ids(table, has_them=dataset.has_stable_row_ids)
+        require_stable_row_ids(table, has_them=dataset.has_stable_row_ids)
         schema: pa.Schema = dataset.schema
         schemas[source.id] = schema
         return schema

@@ -34,6 +34,7 @@ from lancehouse.jobs.table_jobs import (
     parse_merge_rules,
     parse_write_options,
     some_names,
+    some_text,
     split_report,
 )
 from lancehouse.lake.scans import Scan, VersionSelector
@@ -41,6 +42,7 @@ from lancehouse.lake.search import Search
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark import (
     aggregates,
+    changes,
     listing,
     merge,
     queries,
@@ -188,6 +190,45 @@ class LanceCatalog(TableJobs):
             check_flag("with_row_id", with_row_id),
         )
         return table_reader.read_table(self.spark, self._address(table), scan, VersionSelector(version, tag, as_of))
+
+    def read_changes(
+        self,
+        table: TableName,
+        from_version: int | None = None,
+        to_version: int | None = None,
+        *,
+        from_tag: str | None = None,
+        from_time: Time | None = None,
+        columns: Names | None = None,
+        filter: str | None = None,
+    ) -> DataFrame:
+        """Return the changes of rows after a version: each with `_change_type`, `_commit_version`, `_commit_timestamp`.
+
+        The type is `insert`, `update_postimage` (the row after the change) or `delete` (the row as it was). Values of
+        computed columns are no changes.
+
+        Args:
+            table: id of the table, which has stable row ids.
+            from_version: changes that were made after this version; 0 for all.
+            to_version: up to this one, the latest by default.
+            from_tag: after the version of this tag, instead of `from_version`.
+            from_time: after the version that was the latest at this time, instead of `from_version`.
+            columns: see `read`.
+            filter: condition on the rows, as they are in the change.
+
+        Raises:
+            InvalidInputError: the table has no stable row ids.
+            TableVersionNotFoundError: a version between them was cleaned up.
+            UnsupportedOperationError: an older version was restored between them.
+        """
+        first, last = check_number("from_version", from_version), check_number("to_version", to_version)
+        if from_time is not None and not isinstance(from_time, str | date):
+            raise InvalidInputError(f"from_time must be a time, as a datetime or as text, not {from_time!r}")
+        start = VersionSelector(first, some_text("from_tag", from_tag), from_time)
+        if start == VersionSelector():
+            raise InvalidInputError("say after which version: from_version, from_tag or from_time; 0 is before all")
+        scan = Scan(some_names("columns", columns), check_condition("filter", filter))
+        return changes.read_table_changes(self.spark, self._address(table), scan, start, VersionSelector(last))
 
     def count(
         self,

@@ -22,9 +22,11 @@ from pyspark.sql.types import StructType
 
 from lancehouse.jobs.address import PinnedVersion
 from lancehouse.jobs.job import find_version_of_same_run
+from lancehouse.lake.changes import require_stable_row_ids
 from lancehouse.lake.commits import NewFragment
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
 from lancehouse.schema.spark_rows import to_spark_rows
+from lancehouse.spark.changes import add_change_columns
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
 from lancehouse.spark.engine import Batches
 from lancehouse.spark.session import to_struct
@@ -57,6 +59,10 @@ class LanceSource(DataSource):  # type: ignore[misc]
         self._schema = options.scan().schema(*self._pinned.open())
         if options.follow_options().with_version:
             self._schema = add_version_column(self._pinned.address, self._schema)
+        if options.follow_options().with_changes:
+            table, dataset = self._pinned.open()
+            require_stable_row_ids(table, has_them=dataset.has_stable_row_ids)
+            self._schema = add_change_columns(self._pinned.address, self._schema)
         return to_struct(to_spark_rows(self._schema).struct)
 
     def reader(self, schema: StructType) -> LanceReader:  # noqa: ARG002

@@ -123,6 +123,7 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "maxRowsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
         "failOnDataLoss": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
         "withVersion": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
+        "readChanges": SourceOption(_FOLLOW, _parse_flag, _BOOLEAN),
         "vectorColumns": SourceOption(
             _WRITES, _parse_vectors, "names and dimensions such as emb:128, or a JSON object of them"
         ),
@@ -157,6 +158,8 @@ class FollowOptions:
     """Whether the stream fails when rows were lost because versions were cleaned up (`failOnDataLoss`)."""
     with_version: bool = False
     """Whether each row has a column with the version that added it."""
+    with_changes: bool = False
+    """Whether deleted rows come too, and each row says what happened to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +254,15 @@ class SourceOptions:
 
     def follow_options(self) -> FollowOptions:
         """Return how a stream follows the table."""
+        if self._get("withVersion") and self._get("readChanges"):
+            raise InvalidInputError("readChanges has the version of each row as _commit_version: leave out withVersion")
         return FollowOptions(
             self._get("startingVersion"),
             self._get("maxVersionsPerTrigger"),
             self._get("maxRowsPerTrigger"),
             self._get("failOnDataLoss") is not False,
             self._get("withVersion") is True,
+            self._get("readChanges") is True,
         )
 
     def merge_options(self) -> MergeOptions | None:

@@ -273,7 +273,7 @@ class _Runner:
         """
         settings = read_settings(self._spark)
         query = self._parse_query(f"SELECT 1 FROM t WHERE ({where})")  # noqa: S608
-        if query is None or settings.has_odd_names:
+        if query is None or settings.is_odd:
             return None
 
         def fold(name: str) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Self
 
 import pyarrow as pa
@@ -33,15 +30,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels
-from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
+from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.table_jobs import TableJobs
+from lancehouse.lake.changes import read_changes
 from lancehouse.lake.commits import NewFragment, find_version
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import (
-    MIN_TASK_ROWS,
     AddedFragment,
-    FragmentRange,
     Increment,
     latest_version,
     oldest_version,
@@ -50,9 +46,11 @@ from lancehouse.lake.scans import (
 )
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.secrets import redact
+from lancehouse.spark.changes import COLUMNS as CHANGE_COLUMNS
+from lancehouse.spark.changes import read_versions, split_for_tasks
 from lancehouse.spark.data_source_options import LATEST, SECRET_PREFIX, SourceOptions, StreamQuery
 from lancehouse.spark.engine import Batches, SparkEngine
-from lancehouse.spark.table_reader import STREAM, VERSION, read_fitting_batches
+from lancehouse.spark.table_reader import VERSION
 from lancehouse.spark.table_writer import BATCH, QUERY, MergeSink, Sink
 
 CHECKPOINT = "lancehouse.checkpoint"
@@ -120,7 +118,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     """Reads the rows of a table, then those that new versions add.
 
     A row is read as it is in the version that added it. Updated rows come again with their new values; deletions,
-    compactions and new indices yield nothing; an overwrite yields all its rows.
+    compactions and new indices yield nothing; an overwrite yields all its rows. With `readChanges`, deleted rows come
+    too, and each row says what happened to it.
 
     Args:
         pinned: the version that defines the columns.
@@ -131,7 +130,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __init__(self, pinned: PinnedVersion, schema: pa.Schema, options: SourceOptions) -> None:
         self._pinned, self._schema, self._scan = pinned, schema, options.scan()
         self._tasks, self._follow = options.tasks(), options.follow_options()
-        self._columns = schema.remove(len(schema) - 1) if self._follow.with_version else schema
+        added = len(CHANGE_COLUMNS) if self._follow.with_changes else int(self._follow.with_version)
+        self._columns = pa.schema(list(schema)[: len(schema) - added])
         self._target: int | None = None
         self._increments: dict[int, Increment] = {}
         self._planned: Json | None = None
@@ -233,7 +233,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         while after < upto and (known := self._increments.get(after + 1)) is not None:
             after += 1
             yield known
-        for increment in read_increments(self._table_ref(), after, upto, lossless=self._follow.is_lossless):
+        read = read_changes if self._follow.with_changes else read_increments
+        for increment in read(self._table_ref(), after, upto, lossless=self._follow.is_lossless):
             self._increments[increment.version] = increment
             yield increment
 
@@ -275,15 +276,15 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 fragments.append((position.version, fragment))
             if (position.version, position.fragments) == (stop.version, stop.fragments):
                 break
-        return [InputPartition(parts) for parts in _split_for_tasks(fragments, self._tasks)]
+        return [InputPartition(parts) for parts in split_for_tasks(fragments, self._tasks)]
 
     def read(self, partition: InputPartition) -> Batches:
         """Yield the rows of a partition, with the columns that the stream began with."""
         rows = to_spark_rows(self._schema)
-        for version, parts in _group_by_version(partition.value):
-            table, dataset = _open_cached(replace(self._pinned, version=version))
-            for batch in read_fitting_batches(self._scan, self._columns, table, dataset, parts, STREAM):
-                yield from rows.convert_batches(self._add_version(batch, version))
+        changes = self._follow.with_changes
+        found = read_versions(self._pinned, self._scan, self._columns, partition.value, with_changes=changes)
+        for version, batch in found:
+            yield from rows.convert_batches(self._add_version(batch, version))
 
     def _add_version(self, batch: pa.RecordBatch, version: int) -> pa.RecordBatch:
         """Return a batch with the column of the version that added its rows, if it is requested."""
@@ -309,38 +310,11 @@ def add_version_column(table: object, schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(VERSION, pa.int64(), nullable=False))
 
 
-@lru_cache(MAX_OPENED)
-def _open_cached(at: PinnedVersion) -> tuple[TableRef, Any]:
-    """Open a version other than the pinned one, once for all tasks of the stream in this process."""
-    table = at.address.to_ref(at.job, version=at.version, branch=at.branch)
-    return table, table.open()
-
-
 def _positions(increment: Increment, at: Offset) -> Iterator[tuple[Offset, AddedFragment | None]]:
     first = at.fragments or 0
     for place, fragment in enumerate(increment.fragments[first:], first + 1):
         yield Offset(increment.version, place, at.snapshot), fragment
     yield Offset(increment.version), None
-
-
-def _split_for_tasks(fragments: Sequence[tuple[int, AddedFragment]], tasks: int) -> Iterator[list[tuple[int, int]]]:
-    """Split fragments into groups of about the same number of rows, as pairs of version and fragment id."""
-    share = max(-(-sum(fragment.rows for _, fragment in fragments) // tasks), MIN_TASK_ROWS)
-    task_fragments: list[tuple[int, int]] = []
-    rows = 0
-    for version, fragment in fragments:
-        task_fragments.append((version, fragment.id))
-        rows += fragment.rows
-        if rows >= share:
-            yield task_fragments
-            task_fragments, rows = [], 0
-    if task_fragments:
-        yield task_fragments
-
-
-def _group_by_version(fragments: Iterable[tuple[int, int]]) -> Iterator[tuple[int, list[FragmentRange]]]:
-    for version, group in groupby(fragments, key=itemgetter(0)):
-        yield version, [FragmentRange(fragment) for _, fragment in group]
 
 
 @contextmanager
