@@ -56,7 +56,7 @@ ONE_USER = {
     "urllib3": {"clients/http.py"},
     "httptools": {"clients/http.py"},
     "sqlalchemy": {"store"},
-    "sqlglot": {"gateway/sql.py", "spark"},
+    "sqlglot": {"cli/sql.py", "gateway/sql.py", "spark"},
     "click": {"cli"},
     "rich": {"cli"},
     "pyspark": {"spark", "pipelines"},
