@@ -65,6 +65,60 @@ def test_a_view_is_refreshed(folder: Path) -> None:
     assert json.loads(shown.stdout)["inserted"] == 1
 
 
+def test_describe_history_and_preview(folder: Path) -> None:
+    run(folder, "backfill", "--define", "size=features_of_cli:size", "--modules", str(folder), "--on-error", "null")
+    about = json.loads(run(folder, "describe").stdout)
+    assert (about["columns"], about["computed"]) == (["id", "word", "size"], ["size (features_of_cli:size 1 of word)"])
+    assert "view" not in about
+    messages = [version["message"] for version in json.loads(run(folder, "history").stdout)["versions"]]
+    assert messages == ["Fill size (features_of_cli:size 1)", "Define size (features_of_cli:size 1)", None]
+    assert "Message" in run(folder, "history", "--output", "text").output
+    assert list(json.loads(run(folder, "preview").stdout)["rows"][0]) == ["id", "word", "size"]
+    companion = json.loads(run(folder, "preview", "--column", "_lancehouse_size").stdout)["rows"][0]
+    assert companion["_lancehouse_size"]["state"] == "filled"
+
+
+def test_only_allowed_modules_are_imported(folder: Path) -> None:
+    define = ("--define", "size=features_of_cli:size", "--modules", str(folder), "--on-error", "null")
+    assert run(folder, "backfill", *define, "--allow", "others").exit_code == 0, "what --define names is allowed"
+    sys.modules.pop("features_of_cli")
+    again = ("backfill", "--recompute", "--modules", str(folder), "--on-error", "null")
+    refused = run(folder, *again, "--allow", "others")
+    assert refused.exit_code == 1
+    assert "features_of_cli:size is not imported: only others is allowed here" in refused.output
+    assert "features_of_cli" not in sys.modules
+    assert run(folder, *again, "--allow", "features_of_cli").exit_code == 0
+
+
+def test_lineage(folder: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1, 2]}), folder / "source.lance", enable_stable_row_ids=True)
+    jobs = TableJobs(Connection("dir", {"root": str(folder)}), LocalEngine(threads=1))
+    jobs.define_columns("source", {"twice": "id * 2"})
+    jobs.create_materialized_view("middle", "source", columns=["id"], where="id > 0")
+    jobs.create_materialized_view("docs2", "middle", columns=["id"])
+    where = ["--impl", "dir", "--property", f"root={folder}"]
+    shown = CliRunner().invoke(main, ["table", "lineage", "docs2", *where])
+    assert [line.rstrip() for line in shown.output.splitlines()[2:]] == [
+        "docs2            middle   SQL",
+        "  middle         source   SQL",
+        "    source",
+        "      .twice     id       SQL 'id * 2'",
+        "docs2: 3 definitions",
+    ]
+    rows = json.loads(CliRunner().invoke(main, ["--output", "json", "table", "lineage", "docs2", *where]).stdout)[
+        "rows"
+    ]
+    assert [(row["table"], row["column"], row["source"]) for row in rows] == [
+        ("docs2", None, "middle"),
+        ("middle", None, "source"),
+        ("source", "twice", "source"),
+    ]
+    view = json.loads(CliRunner().invoke(main, ["--output", "json", "table", "describe", "middle", *where]).stdout)
+    assert view["view"] == "of source where id > 0 (SQL)"
+    (folder / "source.lance").rename(folder / "gone")
+    assert CliRunner().invoke(main, ["table", "lineage", "docs2", *where]).exit_code == 0
+
+
 PARTS = """
 import lancehouse, pyarrow as pa
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
@@ -21,14 +23,19 @@ from lance_namespace.errors import (
     ConcurrentModificationError,
     InternalError,
     InvalidInputError,
+    PermissionDeniedError,
     TableColumnNotFoundError,
 )
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions, fill_progress
+from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions, columns, fill_progress, views
+from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, to_array
 from lancehouse.jobs.engine import is_repeated
+from lancehouse.lake import storage_layout, version_records
+from lancehouse.lake.dataset import TableRef
+from lancehouse.server.console import row_pages
 
 VECTOR = pa.list_(pa.float32(), 2)
 BLOB = {"lance-encoding:blob": "true"}
@@ -985,3 +992,104 @@ def test_a_piece_that_is_repeated_goes_on_with_what_was_recorded(tmp_path: Path)
     assert deaths
     assert sorted(set(called)) == list(range(100))
     assert len(called) <= 100 + 10, "a checkpoint at most"
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module that says on import that it was imported."""
+    name, other = "lancehouse_trap", "lancehouse_trap_of_others"
+    text = "import lancehouse, pyarrow as pa\n@lancehouse.column(version='1', inputs=['word'], returns=RETURNS)\n"
+    for module, returns in ((name, "pa.int64()"), (other, "pa.list_(pa.int64())")):
+        value = "[1 for _ in words]" if module == name else "[[1] for _ in words]"
+        code = text.replace("RETURNS", returns) + f"def one(words):\n    return {value}\n"
+        (tmp_path / f"{module}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    for module in (name, other):
+        sys.modules.pop(module, None)
+
+
+def forget(*modules: str) -> None:
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_allowed"),
+    [
+        (None, True),
+        (["lancehouse_trap"], True),
+        ("lancehouse_trap:one", True),
+        ([], False),
+        (["lancehouse_trap:other"], False),
+        (["lancehouse_trap_of_others", "lancehouse_tra"], False),
+        (["lancehouse_trap.inner"], False),
+    ],
+)
+def test_what_is_not_allowed_is_never_imported(tmp_path: Path, trap: str, allowed: Any, is_allowed: bool) -> None:
+    other = f"{trap}_of_others"
+    rows = pa.table({"id": [1, 2], "word": ["a", "b"]})
+    lance.write_dataset(rows, tmp_path / "docs.lance", enable_stable_row_ids=True)
+    trusting = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    trusting.define_columns("docs", {"one": import_module(trap).one, "up": "upper(word)"})
+    trusting.create_materialized_view("view", "docs", import_module(other).one, columns=["id"])
+    forget(trap, other)
+    careful = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1), functions=allowed)
+    assert careful.backfill("docs", ["up"]).filled == 2
+    if is_allowed:
+        assert careful.backfill("docs", ["one"]).filled == 2
+    else:
+        with pytest.raises(PermissionDeniedError, match=f"{trap}:one is not imported: only"):
+            careful.backfill("docs")
+        assert trap not in sys.modules
+    if allowed is not None and other not in allowed:
+        with pytest.raises(PermissionDeniedError, match="is not imported"):
+            careful.refresh("view")
+        assert other not in sys.modules
+    assert careful.backfill("docs", {"one": import_module(trap).one}).failed == 0, "what the caller has is used"
+
+
+def test_reading_imports_nothing(tmp_path: Path, trap: str) -> None:
+    """All that a server does with a table whose columns and rows functions make."""
+    other = f"{trap}_of_others"
+    rows = pa.table({"id": [1, 2], "word": ["a", "b"]})
+    lance.write_dataset(rows, tmp_path / "docs.lance", enable_stable_row_ids=True)
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    jobs.add_columns("docs", {"one": import_module(trap).one})
+    jobs.create_materialized_view("view", "docs", import_module(other).one, columns=["id"])
+    forget(trap, other)
+    for name in ("docs", "view"):
+        table = TableRef(str(tmp_path / f"{name}.lance"))
+        storage_layout.read_summary(table)
+        row_pages.read_page(table, limit=10)
+        version_records.read_versions(table, [1, 2])
+        views.list_lineage(TableAddress.parse(Connection("dir", {"root": str(tmp_path)}), name))
+    columns.list_columns(TableRef(str(tmp_path / "docs.lance")))
+    columns.list_errors(TableRef(str(tmp_path / "docs.lance")), "one", ())
+    assert not {trap, other} & sys.modules.keys()
+
+
+def test_history_says_what_was_defined_and_filled(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"length": length})
+    jobs.define_columns("docs", {"up": "upper(word)"})
+    jobs.define_columns("docs", {"up": "lower(word)", "low": "lower(word)"})
+    jobs.backfill("docs", ["up"])
+    lance.dataset(docs).update_field_metadata({"word": {"note": "x"}})
+    made = version_records.read_versions(TableRef(docs), range(2, lance.dataset(docs).version + 1))
+    assert [each.message for each in made] == [
+        None,
+        "Define length (tests.jobs.test_columns:length 1)",
+        "Fill length (tests.jobs.test_columns:length 1)",
+        "Define up (SQL 'upper(word)')",
+        "Define low (SQL 'lower(word)')",
+        "Define up (SQL 'lower(word)')",
+        "Fill up (SQL 'lower(word)')",
+        None,
+    ]
+
+
+def test_rows_are_appended_without_companions(docs: str, jobs: TableJobs) -> None:
+    jobs.add_columns("docs", {"length": length})
+    lance.write_dataset(pa.table({"id": [90], "word": ["late"]}), docs, mode="append")
+    assert jobs.backfill("docs").filled == 1
+    assert read(docs, "length")[90] == 4

@@ -52,6 +52,14 @@ def test_columns_are_filled_by_tasks(catalog: LanceCatalog, tmp_path: Path) -> N
     [error] = catalog.column_errors("docs", "embedding", ["id"]).collect()
     assert (error["id"], error["exception"]) == (13, "ValueError: no w13")
     assert catalog.read("docs").columns == ["id", "word", "embedding"]
+    assert catalog.search("docs", [3.0, 0.0], k=1).columns == ["id", "word", "embedding", "_distance"]
+    options = {"impl": "dir", "root": str(tmp_path), "table": "docs"}
+    assert catalog.spark.read.format("lance").options(**options).load().columns == ["id", "word", "embedding"]
+    assert catalog.register_views([], "seen_") == ["seen_docs"]
+    assert catalog.spark.sql("SELECT * FROM seen_docs").columns == ["id", "word", "embedding"]
+    messages = [each["message"] for each in catalog.history("docs").collect()]
+    assert messages[-2:] == ["Define embedding (tests.spark.test_columns:Embed 1)", None]
+    assert set(messages[:-2]) == {"Fill embedding (tests.spark.test_columns:Embed 1)"}
     assert "_lancehouse_embedding" in catalog.read("docs", columns=["_lancehouse_embedding"]).columns
     new = catalog.spark.createDataFrame([(50, "late")], ["id", "word"])
     catalog.append(new, "docs")

@@ -48,30 +48,35 @@ class JobWork:
         return format_id(self.target, id)
 
     @contextmanager
-    def start_jobs(self, words: str, measure: Callable[[], int]) -> Iterator[TableJobs]:
+    def start_jobs(
+        self, words: str, measure: Callable[[], int], functions: Sequence[str] | None = None
+    ) -> Iterator[TableJobs]:
         """Start an engine, yield what runs jobs on it, and show progress until the context ends.
 
         Args:
             words: what is being done, for the progress display.
             measure: returns the size of the data in bytes; called if the user has not chosen an engine.
+            functions: functions and modules that may be imported by the names that tables have; None for all.
         """
-        with self.app.output.progress(words) as progress, self.start_jobs_with(progress, measure) as catalog:
+        with self.app.output.progress(words) as progress, self.start_jobs_with(progress, measure, functions) as catalog:
             yield catalog
 
     @contextmanager
-    def start_jobs_with(self, progress: ProgressDisplay, measure: Callable[[], int]) -> Iterator[TableJobs]:
+    def start_jobs_with(
+        self, progress: ProgressDisplay, measure: Callable[[], int], functions: Sequence[str] | None = None
+    ) -> Iterator[TableJobs]:
         """Do as `start_jobs`, for a command that shows more of its progress itself."""
         from lancehouse.jobs import LocalEngine, TableJobs
 
         if not self._needs_spark(measure):
-            yield TableJobs(self.target, LocalEngine(self.cores, progress_callback(progress)))
+            yield TableJobs(self.target, LocalEngine(self.cores, progress_callback(progress)), functions=functions)
             return
         progress.say("starting Spark …")
         with session(self.app, self.cores) as spark:
             from lancehouse.spark import LanceCatalog
             from lancehouse.spark.engine import watch_tasks
 
-            catalog = LanceCatalog(spark, self.target.impl, self.target.properties)
+            catalog = LanceCatalog(spark, self.target.impl, self.target.properties, functions=functions)
             progress.say("")
             with watch_tasks(spark, progress_callback(progress)):
                 yield catalog

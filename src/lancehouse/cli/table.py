@@ -30,6 +30,7 @@ from lancehouse.cli.output import OutputColumn, format_count, format_size, forma
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from lance_namespace import LanceNamespace
 
     from lancehouse.cli.client import Client
@@ -49,6 +50,7 @@ COMMANDS = (
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
     LazyCommand("errors", COMPUTED, "Show the rows that a computed column failed for."),
     LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
+    LazyCommand("lineage", COMPUTED, "Show what the table ID and its computed columns are made of."),
     LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),
     LazyCommand("recall", MAINTENANCE, "Measure how well and how fast a vector index finds rows."),
@@ -79,6 +81,7 @@ VERSIONS = (
     OutputColumn("files", "Files", is_number=True),
     OutputColumn("size", "Size", is_number=True),
     OutputColumn("tags", "Tags"),
+    OutputColumn("message", "Message"),
 )
 COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputColumn("null", "Null"))
 
@@ -146,10 +149,13 @@ def describe(app: CliContext, table: Levels, client: Client) -> None:
 
 
 def _dataset_details(client: Client, table: Levels) -> dict[str, Any]:
+    from lancehouse.lake.column_states import describe_columns
     from lancehouse.lake.versions import to_millis
+    from lancehouse.schema.definitions import shown_columns
 
     with client.open_table(table) as (_, dataset):
-        now, stats, names = dataset.get_version(), dataset.stats.dataset_stats(), dataset.schema.names
+        now, stats, names = dataset.get_version(), dataset.stats.dataset_stats(), shown_columns(dataset.schema)
+        computed, view = describe_columns(dataset), _find_view(dataset.schema)
     indices = client.call("list_table_indices", table).indexes
     return {
         "version": now["version"],
@@ -159,8 +165,27 @@ def _dataset_details(client: Client, table: Levels) -> dict[str, Any]:
         "fragments": stats["num_fragments"],
         "bytes": int(now["metadata"].get("total_files_size", 0)),
         "columns": names,
+        **({"computed": [f"{each.column} ({each.label})" for each in computed]} if computed else {}),
+        **({"view": view} if view else {}),
         "indices": sorted({f"{index.index_name} ({', '.join(index.columns)})" for index in indices}),
     }
+
+
+def _find_view(schema: pa.Schema) -> str | None:
+    """Return what a view is made of, as text; None for other tables."""
+    from lance_namespace.errors import InvalidInputError
+
+    from lancehouse.identifiers import format_levels
+    from lancehouse.schema.definitions import ViewDefinition
+
+    try:
+        view = ViewDefinition.from_schema(schema)
+    except InvalidInputError as error:
+        return str(error)
+    if view is None:
+        return None
+    where = f" where {view.where}" if view.where else ""
+    return f"of {format_levels(view.source)}{where} ({view.title})"
 
 
 @table.command()
@@ -190,7 +215,8 @@ def history(app: CliContext, table: Levels, limit: int | None, client: Client) -
     with app.output.progress("reading versions"):
         rows = list(islice(_version_rows(client, table, limit), limit))
     words = f"{client.format_id(table)}: {'the latest ' * (len(rows) == limit)}{format_count(len(rows), 'version')}"
-    app.output.table(VERSIONS, rows, {"table": client.format_id(table), "count": len(rows)}, words, name="versions")
+    columns = VERSIONS if any(row["message"] for row in rows) else VERSIONS[:-1]
+    app.output.table(columns, rows, {"table": client.format_id(table), "count": len(rows)}, words, name="versions")
 
 
 def _version_rows(client: Client, table: Levels, limit: int | None) -> Iterator[dict[str, Any]]:

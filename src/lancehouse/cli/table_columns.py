@@ -1,10 +1,10 @@
-"""`lancehouse table columns`, `backfill`, `errors` and `refresh`: computed columns and materialized views."""
+"""`lancehouse table columns`, `backfill`, `errors`, `refresh`, `lineage`: computed columns and materialized views."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.local_spark import JobWork, with_values, with_work
-from lancehouse.cli.options import parse_properties, with_table
+from lancehouse.cli.options import parse_properties, with_client, with_table
 from lancehouse.cli.output import OutputColumn, format_count
 from lancehouse.cli.table_maintenance import MaintenanceScope, check_table
 
 if TYPE_CHECKING:
+    from lancehouse.cli.client import Client
+    from lancehouse.cli.main import CliContext
     from lancehouse.jobs import TableJobs
     from lancehouse.jobs.column_filling import FillResult
     from lancehouse.jobs.views import RefreshResult
@@ -48,6 +50,10 @@ FILLS = (
 )
 
 
+LINEAGE = (OutputColumn("what", "Table or column"), OutputColumn("of", "Made of"), OutputColumn("by", "By"))
+DEEPEST = 20
+"""Levels of a tree up to which lines are indented further."""
+
 with_optimize = click.option(
     "--optimize-indices", is_flag=True, help="Add the rows to the indices on what is filled, at the end."
 )
@@ -56,6 +62,14 @@ with_modules = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     help="Folder of the modules of functions; default: the current one.",
+)
+
+
+with_allow = click.option(
+    "--allow",
+    metavar="MODULE",
+    multiple=True,
+    help="Import only this module, or MODULE:FUNCTION, of those that the table names. Repeatable.",
 )
 
 
@@ -119,6 +133,7 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
 )
 @click.option("--allow-changed", is_flag=True, help="Take a function whose code has changed, but not its version.")
 @with_optimize
+@with_allow
 @with_modules
 @with_values("--param", "batch_rows=N, commit_every=N, max_concurrency=N, retries=N, timeout_s=N, …")
 @with_work
@@ -128,6 +143,7 @@ def backfill(
     define: dict[str, str],
     where: str | None,
     allow_changed: bool,
+    allow: tuple[str, ...],
     modules: Path,
     params: dict[str, Any],
     work: JobWork,
@@ -142,7 +158,8 @@ def backfill(
     _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
     name = work.format_id(table)
-    with _start_jobs(work, f"filling {name}", scope) as (catalog, report):
+    allowed = [*allow, *define.values()] if allow else None
+    with _start_jobs(work, f"filling {name}", scope, allowed) as (catalog, report):
         if define:
             catalog.define_columns(table, _load_functions(define), allow_changed=allow_changed)
         result = catalog.backfill(table, names or None, where, report_progress=report, **{**how, **params})
@@ -163,10 +180,13 @@ def backfill(
     help="End, or leave out what comes of the row.",
 )
 @with_optimize
+@with_allow
 @with_modules
 @with_values("--param", "batch_rows=N, max_concurrency=N, retries=N, timeout_s=N, …")
 @with_work
-def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work: JobWork, **how: Any) -> None:
+def refresh(
+    table: tuple[str, ...], allow: tuple[str, ...], modules: Path, params: dict[str, Any], work: JobWork, **how: Any
+) -> None:
     """Bring the materialized view ID up to date.
 
     What came of rows of its source that are new, changed or deleted since the last time is made again, in one commit.
@@ -174,17 +194,19 @@ def refresh(table: tuple[str, ...], modules: Path, params: dict[str, Any], work:
     check_table(work, table)
     _find_modules_in(modules)
     scope = MaintenanceScope(table, ())
-    with _start_jobs(work, f"refreshing {work.format_id(table)}", scope) as (catalog, report):
+    with _start_jobs(work, f"refreshing {work.format_id(table)}", scope, allow or None) as (catalog, report):
         result = catalog.refresh(table, report_progress=report, **{**how, **params})
     work.app.output.record("", {"table": work.format_id(table), **_summarize(result)})
 
 
 @contextmanager
-def _start_jobs(work: JobWork, words: str, scope: MaintenanceScope) -> Iterator[tuple[TableJobs, Any]]:
+def _start_jobs(
+    work: JobWork, words: str, scope: MaintenanceScope, allowed: Sequence[str] | None
+) -> Iterator[tuple[TableJobs, Any]]:
     """Start an engine; yield what runs jobs on it, and what shows how many rows are done, if anybody sees that."""
     with (
         work.app.output.progress(words) as progress,
-        work.start_jobs_with(progress, lambda: scope.measure(work)) as catalog,
+        work.start_jobs_with(progress, lambda: scope.measure(work), allowed) as catalog,
     ):
         yield catalog, (lambda now: progress.say(str(now))) if progress.is_seen else None
 
@@ -193,6 +215,54 @@ def _summarize(result: FillResult | RefreshResult) -> dict[str, Any]:
     """Return a result as it is printed."""
     fields = {key: value for key, value in asdict(result).items() if key not in ("columns", "function_s")}
     return {**fields, "seconds": round(result.seconds, 3), "rows_per_s": round(result.rows_per_s, 1)}
+
+
+@click.command()
+@with_table
+@with_client
+@click.pass_obj
+def lineage(app: CliContext, table: tuple[str, ...], client: Client) -> None:
+    """Show what the table ID and its computed columns are made of.
+
+    The sources of a view, and so on upwards, stand below it; what is made of the table is shown by the console.
+    """
+    from lancehouse.identifiers import format_levels
+    from lancehouse.jobs.address import TableAddress
+    from lancehouse.jobs.views import list_lineage
+
+    with client.translate_errors(table):
+        rows = list_lineage(TableAddress(client.namespace, table)).to_pylist()
+    name = client.format_id(table)
+    app.output.rows(
+        LINEAGE,
+        lambda: list(_draw_tree(rows, format_levels(table))),
+        lambda: rows,
+        {"table": name},
+        f"{name}: {format_count(len(rows), 'definition')}",
+    )
+
+
+def _draw_tree(rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[dict[str, str]]:
+    """Yield a line for each table, with its computed columns, then its source, below it."""
+    depth, seen = 0, set[str]()
+    while True:
+        indent = "  " * min(depth, DEEPEST)
+        own = [row for row in rows if row["table"] == name]
+        view = next((row for row in own if row["column"] is None), None)
+        made = _format_maker(view) if view else ""
+        yield {"what": f"{indent}{name}", "of": view["source"] if view else "", "by": made}
+        for row in own:
+            if row["column"] is not None:
+                inputs = ", ".join(row["inputs"])
+                yield {"what": f"{indent}  .{row['column']}", "of": inputs, "by": _format_maker(row)}
+        seen.add(name)
+        if view is None or view["source"] in seen:
+            return
+        name, depth = view["source"], depth + 1
+
+
+def _format_maker(row: Mapping[str, Any]) -> str:
+    return row["function"] if row["function"].startswith("SQL") else f"{row['function']} {row['version']}"
 
 
 def _find_modules_in(modules: Path) -> None:

@@ -115,17 +115,19 @@ def translate_filter_errors(where: str | None) -> Iterator[None]:
 
 
 def resolve_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """Return the columns that are named; all columns if none are.
+    """Return the columns that are named; if none are, all but those that Lancehouse keeps beside computed ones.
 
     Raises:
         TableColumnNotFoundError: a column does not exist.
     """
     from lance_namespace.errors import TableColumnNotFoundError
 
+    from lancehouse.schema.definitions import shown_columns
+
     if missing := [name for name in columns if name not in schema.names]:
         hint = suggest(missing[0], schema.names)
         raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; {hint}")
-    return list(dict.fromkeys(columns)) or schema.names
+    return list(dict.fromkeys(columns)) or shown_columns(schema)
 
 
 def show_rows(app: CliContext, table: pa.Table, fields: Sequence[pa.Field[Any]], summary: Row, words: str) -> None:

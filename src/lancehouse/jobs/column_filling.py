@@ -30,25 +30,16 @@ from lance_namespace.errors import ConcurrentModificationError, InternalError, I
 
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_functions import (
-    COMPANION_TYPE,
-    FAILED,
-    FILLED,
-    SKIPPED,
-    CallRules,
-    ColumnFunction,
-    FunctionCaller,
-    RowError,
-    SqlFunction,
-    definitions,
-)
+from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, RowError, SqlFunction
 from lancehouse.jobs.engine import Engine, is_repeated
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
-from lancehouse.jobs.job import Job, JobProgress
+from lancehouse.jobs.job import Job
 from lancehouse.lake.changes import OFFSET_BITS, UPDATED
 from lancehouse.lake.chunked_scan import has_blobs
+from lancehouse.lake.column_states import error_records, find_failed, find_field_id, sort_errors
 from lancehouse.lake.commits import (
+    MESSAGE,
     FileLayout,
     NewFragment,
     TableLocation,
@@ -62,6 +53,7 @@ from lancehouse.lake.commits import (
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import VersionSelector, empty_dataset
+from lancehouse.schema.definitions import COMPANION_TYPE, FAILED, FILLED, SKIPPED, definitions
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +99,8 @@ class FillOptions:
     """What a task needs of an executor, such as `{"gpu": 1}`."""
     optimize_indices: bool = False
     """Add the rows to the indices on the column, or on the view, at the end."""
+    allowed: tuple[str, ...] | None = None
+    """Functions and modules that may be imported by the names that a table has; None for all."""
 
     def is_checkpoint_due(self, rows: int, elapsed_s: float, *, is_large: bool = False) -> bool:
         """Return whether what was computed since the last checkpoint is written now."""
@@ -187,6 +181,12 @@ class ColumnPlan:
     def schema(self) -> pa.Schema:
         """Schema of the files that are written."""
         return pa.schema([pa.field(self.name, self.dtype), pa.field(self.companion, COMPANION_TYPE)])
+
+    @property
+    def message(self) -> str:
+        """Message of the commits."""
+        version = "" if self.function.sql is not None else f" {self.function.version}"
+        return f"Fill {self.name} ({self.function.label}{version})"
 
     @property
     def base_ids(self) -> tuple[int, ...]:
@@ -1011,8 +1011,8 @@ def _commit_values(
             fields_modified=sorted(plan.own_ids.values()),
         )
         try:
-            read = {FILLED_FROM: str(min(each.at for each in landed))}
-            return commit(table, locate_table(table), operation, dataset.version, read), landed
+            notes = {FILLED_FROM: str(min(each.at for each in landed)), MESSAGE: plan.message}
+            return commit(table, locate_table(table), operation, dataset.version, notes), landed
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -1057,46 +1057,6 @@ def _keep_errors(job: Job, plan: ColumnPlan, computed: Sequence[ComputedValues])
         error_records(job.write_location(), next(iter(plan.own_ids.values()))).record(uuid4().hex, rows)
 
 
-def error_records(at: TableLocation, field_id: int) -> JobProgress:
-    """Return the records of the rows for which the function of a column has failed.
-
-    They are found by the id of the column's field, which a renaming does not change, and which no other column gets.
-    """
-    return JobProgress(at.location, at.storage_options, f"column-{field_id}", "errors")
-
-
-def find_errors(dataset: lance.LanceDataset, at: TableLocation, name: str, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the rows for which the function that defines a column has failed.
-
-    Their columns are the row id, `columns`, state, version and exception.
-    """
-    definition = definitions(dataset.schema)[name]
-    made, version = quote_name(definition.companion), definition.version.replace("'", "''")
-    condition = f"{made}.state IN ('{FAILED}', '{SKIPPED}') AND {made}.version = '{version}'"
-    wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
-    wanted |= {"state": f"{made}.state", "version": f"{made}.version"}
-    rows: pa.Table = dataset.to_table(columns=wanted, filter=condition)
-    records = error_records(at, find_field_id(dataset, name)).read_records()
-    messages = {row_id: message for row_id, message, *_ in _sort_errors(records, definition.version)}
-    ids: list[Any] = rows["_rowid"].to_pylist()
-    found = [messages.get(row_id) for row_id in ids]
-    return rows.append_column("exception", pa.array(found, pa.string()))
-
-
-def find_field_id(dataset: lance.LanceDataset, name: str) -> int:
-    """Return the id of a column's field."""
-    return next(int(each.id()) for each in dataset.lance_schema.fields() if each.name() == name)
-
-
-def _sort_errors(records: Mapping[str, Any], version: str) -> list[tuple[int, str, str, int]]:
-    """Return the errors of a version of the function, the newest last; what is no such record is left out."""
-    errors = []
-    for rows in records.values():
-        with suppress(ValueError, TypeError):
-            errors += [(int(row_id), str(message), made, int(at)) for row_id, message, made, at in rows]
-    return sorted((each for each in errors if each[2] == version), key=itemgetter(3))
-
-
 def _prune_errors(table: TableRef, at: TableLocation, name: str, version: str) -> None:
     """Forget the errors of rows that have values by now, and of older ones all but the newest."""
     with table.dataset() as dataset:
@@ -1104,8 +1064,8 @@ def _prune_errors(table: TableRef, at: TableLocation, name: str, version: str) -
         known = records.read_records()
         if not known:
             return
-        failed = set(find_errors(dataset, at, name)["_rowid"].to_pylist())
-    newest = {row_id: (row_id, *rest) for row_id, *rest in _sort_errors(known, version) if row_id in failed}
+        failed = set(find_failed(dataset, name)["_rowid"].to_pylist())
+    newest = {row_id: (row_id, *rest) for row_id, *rest in sort_errors(known, version) if row_id in failed}
     kept = sorted(newest.values(), key=itemgetter(3))[-MOST_ERRORS:]
     if [[list(each) for each in kept]] != list(known.values()):
         if kept:

@@ -7,7 +7,6 @@ function and of the modules of the user's own that it imports.
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import random
 import sys
@@ -22,21 +21,23 @@ from typing import Any, Self, TypeVar
 
 import lance
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.jobs.fingerprints import digest_code, json_digest
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import COMPANION, COMPUTED
+from lancehouse.schema.definitions import COMPANION_TYPE as COMPANION_TYPE
+from lancehouse.schema.definitions import FAILED as FAILED
+from lancehouse.schema.definitions import FILLED as FILLED
+from lancehouse.schema.definitions import SKIPPED as SKIPPED
+from lancehouse.schema.definitions import ColumnDefinition as ColumnDefinition
+from lancehouse.schema.definitions import companion_name as companion_name
+from lancehouse.schema.definitions import definitions as definitions
 from lancehouse.secrets import redact
 
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-COMPANION_TYPE = pa.struct([("version", pa.string()), ("state", pa.string()), ("at", pa.int64())])
-"""Version of the function, state, and the version of the table whose inputs were read."""
-FILLED, FAILED, SKIPPED = "filled", "failed", "skipped"
-"""States of a row: computed; failed and set to null; failed and left as it was."""
 BLOBS = ("bytes", "file")
 """How a function gets the values of blob columns."""
 LONGEST_BACKOFF_S = 60.0
@@ -161,13 +162,22 @@ class ColumnFunction:
         return cls(name, mark.version, mark.inputs, None, mark.returns, mark.blobs, digest_code(value), value)
 
     @classmethod
-    def load(cls, name: str) -> Self:
+    def load(cls, name: str, allowed: Sequence[str] | None = None) -> Self:
         """Import a function by its name, `module:name`.
 
+        Args:
+            name: the name, which whoever writes a table may have chosen.
+            allowed: what may be imported: functions as `module:name`, or modules with all below them; None for all.
+
         Raises:
+            PermissionDeniedError: it is not allowed; nothing was imported.
             InvalidInputError: there is no such module or function, or `@column` has not marked it.
         """
         module, _, path = name.partition(":")
+        if allowed is not None and not any(name == each or f"{module}.".startswith(f"{each}.") for each in allowed):
+            raise PermissionDeniedError(
+                f"{name} is not imported: only {', '.join(allowed) or 'nothing'} is allowed here (functions=, --allow)"
+            )
         try:
             value: Any = sys.modules[module] if module in sys.modules else importlib.import_module(module)
             for step in path.split("."):
@@ -183,71 +193,6 @@ class ColumnFunction:
     def label(self) -> str:
         """Name for messages."""
         return self.name or f"SQL {self.sql!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnDefinition:
-    """What a table keeps of a computed column, in the metadata of its field."""
-
-    function: str
-    version: str
-    inputs: tuple[tuple[int, str], ...]
-    """Field ids of the inputs, which a renaming does not change, and their names when the column was defined."""
-    digest: str
-    since: int
-    """Version of the table in which this was defined; values that were computed before are not of this function."""
-    companion: str
-    """Name of the column that says what made each value."""
-    sql: str | None = None
-
-    def to_metadata(self) -> str:
-        """Return the definition as JSON."""
-        given = {"function": self.function} if self.sql is None else {"sql": self.sql}
-        rest = {"version": self.version, "inputs": self.inputs, "digest": self.digest, "since": self.since}
-        return json.dumps({**given, **rest, "companion": self.companion})
-
-    @classmethod
-    def from_field(cls, field: pa.Field[Any]) -> Self | None:
-        """Return the definition of a column; None if it has none, or one that cannot be read."""
-        try:
-            match json.loads((field.metadata or {}).get(COMPUTED, b"null")):
-                case {
-                    "version": str(version),
-                    "digest": str(digest),
-                    "since": int(since),
-                    "inputs": list(inputs),
-                } as it:
-                    pairs = tuple((int(number), str(name)) for number, name in inputs)
-                    companion = str(it.get("companion") or companion_name(field.name))
-                    return cls(str(it.get("function", "")), version, pairs, digest, since, companion, it.get("sql"))
-        except (ValueError, TypeError):
-            logger.warning("the definition of column %s cannot be read", field.name)
-        return None
-
-    def matches(self, function: ColumnFunction) -> bool:
-        """Return whether a function is the one that is defined here, of the same version and the same code."""
-        return (self.function, self.sql, self.version, self.digest) == (
-            function.name,
-            function.sql,
-            function.version,
-            function.digest,
-        )
-
-    @property
-    def label(self) -> str:
-        """Name of the function for messages and lists."""
-        return self.function or f"SQL {self.sql!r}"
-
-
-def companion_name(name: str) -> str:
-    """Return the name of the companion of a computed column."""
-    return f"{COMPANION}{name}"
-
-
-def definitions(schema: pa.Schema) -> dict[str, ColumnDefinition]:
-    """Return the computed columns of a schema, by name."""
-    found = ((field.name, ColumnDefinition.from_field(field)) for field in schema)
-    return {name: definition for name, definition in found if definition is not None}
 
 
 # Calling

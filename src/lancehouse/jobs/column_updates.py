@@ -20,7 +20,6 @@ from lance_namespace.errors import InternalError, InvalidInputError, TableColumn
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_filling import attach_file, find_own_ids, no_companions
-from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job, WriteOptions, find_version_of_same_run
 from lancehouse.jobs.merge import KeyShuffle, MergeInputs, MergeKeys, RowsToMerge, require_distinct_keys
@@ -46,7 +45,8 @@ from lancehouse.lake.commits import (
 )
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.row_changes import retry_conflicts
-from lancehouse.lake.scans import COMPANION, FragmentRange, VersionSelector, split_fragments
+from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
+from lancehouse.schema.definitions import COMPANION, definitions
 
 BATCH_ROWS = 8192
 """Rows of a fragment that are held in memory at once, with their new values."""

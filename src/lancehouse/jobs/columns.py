@@ -5,40 +5,33 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import lance
 import pyarrow as pa
 from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
 
-from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import (
-    FillOptions,
-    FillResult,
-    error_records,
-    fill_column,
-    find_errors,
-    find_field_id,
-)
-from lancehouse.jobs.column_functions import (
-    COMPANION_TYPE,
-    CallRules,
-    ColumnDefinition,
-    ColumnFunction,
-    FunctionCaller,
-    check_column_type,
-    companion_name,
-    definitions,
-)
+from lancehouse.jobs.column_filling import FillOptions, FillResult, fill_column
+from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, check_column_type
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill
 from lancehouse.jobs.index_building import optimize_stale_indices
+from lancehouse.lake.column_states import count_states, describe_columns, error_records, find_field_id, read_failed_rows
+from lancehouse.lake.column_states import name_inputs as name_inputs
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import COMPANION, COMPUTED, VersionSelector, empty_dataset
+from lancehouse.lake.scans import VersionSelector, empty_dataset
+from lancehouse.schema.definitions import (
+    COMPANION,
+    COMPANION_TYPE,
+    COMPUTED,
+    ColumnDefinition,
+    companion_name,
+    definitions,
+)
 from lancehouse.schema.walk import check_types, relax_nullability
 
 logger = logging.getLogger(__name__)
@@ -233,12 +226,16 @@ def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFu
 
 
 def find_functions(
-    table: TableRef, dataset: lance.LanceDataset, columns: Sequence[str] | Mapping[str, ColumnFunction] | None
+    table: TableRef,
+    dataset: lance.LanceDataset,
+    columns: Sequence[str] | Mapping[str, ColumnFunction] | None,
+    allowed: Sequence[str] | None = None,
 ) -> dict[str, ColumnFunction]:
     """Return the functions of computed columns: those that are given, or that their definitions name.
 
     Raises:
         InvalidInputError: a column is not computed, or a function cannot be imported or is not the one that defines it.
+        PermissionDeniedError: a function that would have to be imported is not allowed.
     """
     schema: pa.Schema = dataset.schema
     defined = definitions(schema)
@@ -252,7 +249,7 @@ def find_functions(
         if name not in names:
             continue
         definition = defined[name]
-        function = columns[name] if isinstance(columns, Mapping) else _load(definition)
+        function = columns[name] if isinstance(columns, Mapping) else _load(definition, allowed)
         if not definition.matches(function):
             raise InvalidInputError(
                 f"column {name} is defined by {definition.label} of version {definition.version}, and this is "
@@ -281,14 +278,10 @@ def _in_order(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinitio
     return order
 
 
-def name_inputs(dataset: lance.LanceDataset, definition: ColumnDefinition) -> list[str]:
-    """Return the inputs of a computed column, as they are called now, or were when they were dropped."""
-    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
-    return [names.get(number, known) for number, known in definition.inputs]
-
-
-def _load(definition: ColumnDefinition) -> ColumnFunction:
-    return ColumnFunction.of(definition.sql) if definition.sql is not None else ColumnFunction.load(definition.function)
+def _load(definition: ColumnDefinition, allowed: Sequence[str] | None) -> ColumnFunction:
+    if definition.sql is not None:
+        return ColumnFunction.of(definition.sql)
+    return ColumnFunction.load(definition.function, allowed)
 
 
 def backfill(
@@ -306,7 +299,7 @@ def backfill(
     """
     table = address.to_ref()
     dataset = table.open()
-    functions = find_functions(table, dataset, columns)
+    functions = find_functions(table, dataset, columns, options.allowed)
     for name, function in functions.items():
         if version is not None and function.version != version:
             raise InvalidInputError(f"column {name} is defined by version {function.version}, not {version}")
@@ -339,29 +332,10 @@ COLUMNS = pa.schema(
 def list_columns(table: TableRef) -> pa.Table:
     """Return the computed columns of a table, with the numbers of rows by state."""
     with table.dataset() as dataset:
-        rows = [_describe_column(dataset, name, definition) for name, definition in definitions(dataset.schema).items()]
+        rows = [
+            {**asdict(column), **asdict(count_states(dataset, column.column))} for column in describe_columns(dataset)
+        ]
     return pa.Table.from_pylist(rows, COLUMNS)
-
-
-def _describe_column(dataset: lance.LanceDataset, name: str, definition: ColumnDefinition) -> dict[str, Any]:
-    has_companion = definition.companion in dataset.schema.names
-    made = quote_name(definition.companion)
-    version = definition.version.replace("'", "''")
-    filled, failed = (
-        dataset.count_rows(f"{made}.version = '{version}' AND {made}.state {how} 'filled'") if has_companion else 0
-        for how in ("=", "<>")
-    )
-    return {
-        "column": name,
-        "type": str(dataset.schema.field(name).type),
-        "function": definition.label,
-        "version": definition.version,
-        "inputs": name_inputs(dataset, definition),
-        "since": definition.since,
-        "filled": filled,
-        "missing": dataset.count_rows() - filled - failed,
-        "failed": failed,
-    }
 
 
 def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
@@ -370,12 +344,4 @@ def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
     Raises:
         InvalidInputError: the column is not computed.
     """
-    with table.dataset() as dataset:
-        if (definition := definitions(dataset.schema).get(name)) is None:
-            raise InvalidInputError(f"{table}: {name} is no computed column")
-        if taken := [each for each in columns if each in ("_rowid", "state", "version", "exception")]:
-            raise InvalidInputError(f"columns: {taken[0]} is a column of the result; leave it out")
-        made = definition.companion
-        if made not in dataset.schema.names:
-            raise InvalidInputError(f"{table}: {made}, which says what made the values of {name}, was dropped")
-        return find_errors(dataset, locate_table(table), name, columns)
+    return read_failed_rows(table, name, columns)

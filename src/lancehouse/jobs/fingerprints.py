@@ -10,7 +10,6 @@ import ast
 import dis
 import inspect
 import io
-import json
 import os
 import pickle
 import sys
@@ -28,6 +27,8 @@ from textwrap import dedent
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 from uuid import uuid4
+
+from lancehouse.lake.job_records import json_digest as json_digest
 
 ENVIRONMENT = "environment variable "
 _INSTALLED = ("lancehouse", "pyspark")
@@ -151,11 +152,6 @@ def package_levels(name: str) -> Iterator[str]:
     """Yield the packages that a module is in, outermost first, and the module itself."""
     steps = name.split(".")
     yield from (".".join(steps[: place + 1]) for place in range(len(steps)))
-
-
-def json_digest(value: Any) -> str:
-    """Return a short digest of a value that JSON can hold."""
-    return sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 class _CodeWalker:

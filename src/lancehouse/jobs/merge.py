@@ -18,7 +18,6 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
 from lancehouse.jobs.merge_keys import (
@@ -64,6 +63,7 @@ from lancehouse.lake.row_changes import (
     retry_conflicts,
 )
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.schema.definitions import definitions
 from lancehouse.schema.walk import check_types, relax_nullability
 
 FEW_ROWS = 1 << 20

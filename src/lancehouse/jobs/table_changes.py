@@ -22,10 +22,10 @@ from lance_namespace.errors import (
 from lancehouse.catalog_walk import CatalogCalls
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.column_filling import error_records, find_field_id
 from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
+from lancehouse.lake.column_states import error_records, find_field_id
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors

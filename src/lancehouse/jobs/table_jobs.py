@@ -78,14 +78,23 @@ class TableJobs:
     Args:
         connection: the catalog; or a client of it, if the engine runs pieces in this process.
         engine: runs the pieces; by default a `LocalEngine` with a thread for each processor.
+        functions: what may be imported by the names that tables have: functions as `module:name`, or modules with all
+            below them. By default everything, which suits tables that only you write.
 
     Raises:
         InvalidInputError: there is no such client, it does not accept these properties, or a client is given to an
             engine of other processes.
     """
 
-    def __init__(self, connection: Connection | LanceNamespace, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection | LanceNamespace,
+        engine: Engine | None = None,
+        *,
+        functions: Names | None = None,
+    ) -> None:
         self._engine: Engine = engine or LocalEngine()
+        self._functions = some_names("functions", functions)
         if not isinstance(connection, Connection) and not self._engine.shares_memory:
             raise InvalidInputError("an engine of other processes needs a Connection: a client cannot be sent to them")
         self._connection = connection
@@ -350,6 +359,9 @@ class TableJobs:
     def unset_properties(self, table: TableName, names: Names) -> int:
         """Remove properties of a table, those that it has; return the version."""
         return table_changes.unset_properties(self._address(table), check_names("names", names))
+
+    def _fill_options(self, how: Mapping[str, Any], where: str | None = None, recompute: bool = False) -> FillOptions:
+        return replace(parse_fill_options(how, where, recompute), allowed=self._functions)
 
     # Rows
 
@@ -657,7 +669,7 @@ class TableJobs:
         else:
             chosen = some_names("columns", columns)
         how, report = split_report(how)
-        options = parse_fill_options(how, check_condition("where", where), check_flag("recompute", recompute))
+        options = self._fill_options(how, check_condition("where", where), check_flag("recompute", recompute))
         named = some_text("version", version)
         return columns_jobs.backfill(self._engine, self._address(table), chosen, options, named, report)
 
@@ -709,7 +721,7 @@ class TableJobs:
             taken = {name: quote_name(name) for name in check_names("columns", columns)}
         made_by = None if function is None else ColumnFunction.of(function)
         how, report = split_report(how)
-        options = parse_fill_options(how, None, False)
+        options = self._fill_options(how)
         ids = self._address(check_table("view", view)), self._address(check_table("source", source))
         rows = check_condition("where", where)
         return views.create_view(self._engine, *ids, taken, made_by, rows, options, report)
@@ -733,7 +745,7 @@ class TableJobs:
         """
         made_by = None if function is None else ColumnFunction.of(function)
         how, report = split_report(how)
-        address, options = self._address(check_table("view", view)), parse_fill_options(how, None, False)
+        address, options = self._address(check_table("view", view)), self._fill_options(how)
         return views.refresh_view(self._engine, address, made_by, options, report)
 
     def lineage(self, table: TableName) -> Any:

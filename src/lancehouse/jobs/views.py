@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 from uuid import uuid4
@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
     TableAlreadyExistsError,
     TableColumnNotFoundError,
     TableNotFoundError,
@@ -30,7 +32,7 @@ from lance_namespace.errors import (
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_filling import FILLED_FROM, TASKS_EACH, FillOptions
-from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type, definitions
+from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type
 from lancehouse.jobs.columns import name_inputs
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
@@ -40,6 +42,7 @@ from lancehouse.jobs.job import Job, JobProgress, declare_table
 from lancehouse.lake.changes import OFFSET_BITS, changed_since, read_row_ids, require_stable_row_ids
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import (
+    MESSAGE,
     RUN,
     FileLayout,
     NewFragment,
@@ -56,65 +59,18 @@ from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_changes import ATTEMPTS, commit_rewrite, delete_rows, offsets_by_fragment
-from lancehouse.lake.scans import COMPANION, VersionSelector
+from lancehouse.lake.scans import VersionSelector
+from lancehouse.schema.definitions import SOURCE_ROW, VIEW, VIEW_OF, ViewDefinition, definitions
 from lancehouse.schema.walk import check_types, relax_nullability
 
-VIEW = b"lancehouse.view"
-"""Key of a schema's metadata that holds the definition of a view."""
 REFRESHED = "lancehouse.view.refreshed"
 """Key of a table's configuration: the version of the source that the view shows, and its transaction."""
-SOURCE_ROW = f"{COMPANION}source"
-"""Column of a view with the row id of the source's row."""
 START = "start"
 """Key of a job's record: what it began with."""
 FAILED = "failed"
 """Key of the record with the rows of the source that the view has nothing of, since its function failed for them."""
 MOST_FAILED = 100_000
 """Most rows that are remembered as failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewDefinition:
-    """What a view is made of, as its table keeps it."""
-
-    source: tuple[str, ...]
-    columns: Mapping[str, str]
-    """Columns that are taken from the source's row, as SQL."""
-    where: str | None = None
-    function: str = ""
-    """`module:name` of the function that makes further columns, or empty."""
-    version: str = ""
-    inputs: tuple[str, ...] = ()
-    digest: str = ""
-    names: tuple[str, ...] = ()
-    """The columns that the view makes; others may have been added to it, such as computed ones."""
-
-    def to_metadata(self) -> str:
-        """Return the definition as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_schema(cls, schema: pa.Schema) -> Self | None:
-        """Return the definition of a view; None for other tables.
-
-        Raises:
-            InvalidInputError: it cannot be read: whoever writes the table can write anything there.
-        """
-        text = (schema.metadata or {}).get(VIEW)
-        if text is None:
-            return None
-        try:
-            fields = json.loads(text)
-            lists = {name: tuple(map(str, fields[name])) for name in ("source", "inputs", "names")}
-            return cls(**{**fields, **lists, "columns": dict(fields["columns"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise InvalidInputError(f"the definition of the view cannot be read ({error}); create it anew") from error
-
-    def matches(self, function: ColumnFunction | None) -> bool:
-        """Return whether the view is made by this function."""
-        if function is None:
-            return not self.function
-        return (self.function, self.version, self.digest) == (function.name, function.version, function.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +117,10 @@ def create_view(
     given, schema = plan_view(origin, dataset, source.id, columns, function, where)
     table = address.to_ref()
     if not table.exists():
-        declare_table(table)
+        declare_table(table, {VIEW_OF: format_levels(source.id)})
         metadata = {VIEW: given.to_metadata()}
-        create(table, locate_table(table), schema.with_metadata(metadata), [])
+        note = {MESSAGE: f"Create a view of {format_levels(source.id)} ({given.title})"}
+        create(table, locate_table(table), schema.with_metadata(metadata), [], note)
     else:
         with table.dataset() as view:
             existing = require_same_columns(table, view, given, schema)
@@ -276,7 +233,7 @@ def refresh_view(
         dataset = table.open()
         definition = _require_definition(table, dataset.schema)
         if function is None and definition.function:
-            function = ColumnFunction.load(definition.function)
+            function = ColumnFunction.load(definition.function, options.allowed)
         if not definition.matches(function):
             raise InvalidInputError(
                 f"{table} is made by {definition.function} of version {definition.version}, and this is another "
@@ -328,13 +285,17 @@ class _Refresh:
         pieces = [piece for each in made for piece in each.pieces]
         stale = self._find_stale(changes, view)
         change = delete_rows(table, view, offsets_by_fragment([stale]) if len(stale) else {})
+        origin = f"{format_levels(source.id)}, version {pinned.version}"
         version = commit_rewrite(
             table,
             job.write_location(),
             view,
             replace(change, new=tuple(pieces)),
             view.schema.names,
-            {RUN: run},
+            {
+                RUN: run,
+                MESSAGE: f"Refresh from {origin} ({self.definition.title})",
+            },
             is_merge=True,
         )
         result = self._finish(table, job, pinned, changes, failed, made)
@@ -712,14 +673,15 @@ def list_lineage(address: TableAddress) -> pa.Table:
         seen.add(current.id)
         try:
             dataset, name = current.to_ref().open(), format_levels(current.id)
-        except TableNotFoundError:
+            view = ViewDefinition.from_schema(dataset.schema)
+        except (TableNotFoundError, NamespaceNotFoundError, PermissionDeniedError, InvalidInputError):
             if current is address:
                 raise
-            continue  # the source of a view was dropped
+            continue  # the source of a view was dropped, is not for the caller, or is named so that nothing can be
         for column, known in definitions(dataset.schema).items():
             inputs = name_inputs(dataset, known)
             rows.append(_lineage_row(name, column, name, inputs, known.label, known.version))
-        if (view := ViewDefinition.from_schema(dataset.schema)) is not None:
+        if view is not None:
             inputs = [*view.inputs, *view.columns]
             source = format_levels(view.source)
             rows.append(_lineage_row(name, None, source, inputs, view.function or "SQL", view.version))

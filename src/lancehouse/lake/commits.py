@@ -275,6 +275,9 @@ Properties = Mapping[str, str] | None
 RUN = "lancehouse.run"
 """Key in a transaction's properties for the id of the run that committed it, to recognize a repeated run."""
 
+MESSAGE = "__lance_commit_message"
+"""Lance's key for the commit message in a transaction's properties."""
+
 _MAINTENANCE = (lance.LanceOperation.CreateIndex, lance.LanceOperation.Rewrite)
 """Operations that change no rows."""
 

@@ -31,9 +31,6 @@ from lancehouse.schema.walk import field_ids
 SCHEMA_ID = 1
 """Id of the one schema that a Lance table has in Iceberg's metadata."""
 
-OTHER = "Other"
-"""Operation of a version for which pylance has no class, such as Lance's reservation of fragment ids."""
-
 FEW = 8
 """Number of manifests up to which they are read one after the other, without threads."""
 
@@ -377,5 +374,4 @@ def _parse_branch(info: Mapping[str, Any]) -> Branch:
 def _find_operation(dataset: lance.LanceDataset) -> str | None:
     if (transaction := find_recorded_transaction(dataset)) is None:
         return None
-    word = operation_name(transaction)
-    return OTHER if word == lance.LanceOperation.BaseOperation.__name__ else word
+    return operation_name(transaction)

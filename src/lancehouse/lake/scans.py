@@ -25,6 +25,9 @@ from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import find_recorded_transaction, to_millis
+from lancehouse.schema.definitions import COMPANION as COMPANION
+from lancehouse.schema.definitions import COMPUTED as COMPUTED
+from lancehouse.schema.definitions import shown_columns
 
 BATCH_ROWS = 1 << 15
 """Largest number of rows in a batch."""
@@ -33,10 +36,6 @@ BATCH_BYTES = 4 << 20
 BLOB_ROWS = 64
 """Rows in a batch if one row may have many megabytes."""
 
-COMPANION = "_lancehouse_"
-"""Prefix of the companion of a computed column, which says of each row what made its value."""
-COMPUTED = b"lancehouse.column"
-"""Key of a field's metadata that holds the definition of a computed column."""
 LAST_VERSION = (1 << 63) - 1
 MIN_TASK_ROWS = 1 << 16
 """Smallest number of rows that is worth a task of its own."""
@@ -126,7 +125,7 @@ class Scan:
         return list(dict.fromkeys(f"{name} ({kind})" for name, kind in _INDEX.findall(queries)))
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int], offset: int = 0) -> lance.LanceScanner:
-        columns = _shown_columns(dataset.schema) if self.columns is None else list(self.columns)
+        columns = shown_columns(dataset.schema) if self.columns is None else list(self.columns)
         above = [name.partition(".")[0] for name in columns]
         fields = [dataset.schema.field(name) for name in above if name in dataset.schema.names]
         return dataset.scanner(
@@ -141,11 +140,6 @@ class Scan:
             blob_handling="all_binary",
             scan_in_order=True,
         )
-
-
-def _shown_columns(schema: pa.Schema) -> list[str]:
-    """Return all columns but those that Lancehouse keeps beside computed ones, which are read only by their names."""
-    return [name for name in schema.names if not name.startswith(COMPANION)]
 
 
 def batch_rows(fields: Sequence[pa.Field[Any]]) -> int:

@@ -8,8 +8,10 @@ from typing import Any
 
 import lance
 
+from lancehouse.lake.column_states import ComputedColumn, describe_columns
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.versions import to_millis
+from lancehouse.schema.definitions import VIEW
 
 MAX_LISTED = 2000
 """Number of fragments that are listed individually."""
@@ -58,6 +60,9 @@ class VersionSummary:
     format: str
     indices: int
     has_stable_ids: bool
+    computed: Sequence[ComputedColumn]
+    is_view: bool
+    """Whether it is a materialized view."""
 
 
 def read_summary(table: TableRef) -> VersionSummary:
@@ -81,6 +86,8 @@ def summarize(dataset: lance.LanceDataset) -> VersionSummary:
         format=str(dataset.data_storage_version),
         indices=len(dataset.describe_indices()),
         has_stable_ids=bool(dataset.has_stable_row_ids),
+        computed=describe_columns(dataset),
+        is_view=VIEW in (dataset.schema.metadata or {}),
     )
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lance
 from lance_namespace.errors import TableVersionNotFoundError
 
+from lancehouse.lake.commits import MESSAGE
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import find_recorded_transaction, operation_name, to_millis
+from lancehouse.schema.definitions import COMPUTED, VIEW, definitions
 
-MESSAGE = "__lance_commit_message"
-"""Lance's key for the commit message in a transaction's properties."""
+READERS = 8
+"""Versions that are read at once: in an object store each takes several requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,15 @@ class TableRefs:
 
 def read_versions(table: TableRef, versions: Sequence[int]) -> list[VersionRecord]:
     """Read some versions of the main branch. Those that were cleaned up in the meantime are left out."""
-    records = []
-    with table.dataset() as dataset:
-        for version in versions:
-            with suppress(TableVersionNotFoundError), translate_errors(table, table.storage_options):
-                records.append(_to_record(dataset.checkout_version((MAIN, version))))
-    return records
+    with table.dataset() as dataset, ThreadPoolExecutor(READERS) as readers:
+        records = readers.map(partial(_read_version, table, dataset), versions)
+        return [record for record in records if record is not None]
+
+
+def _read_version(table: TableRef, dataset: lance.LanceDataset, version: int) -> VersionRecord | None:
+    with suppress(TableVersionNotFoundError), translate_errors(table, table.storage_options):
+        return _to_record(dataset.checkout_version((MAIN, version)))
+    return None
 
 
 def read_refs(table: TableRef) -> TableRefs:
@@ -78,6 +85,24 @@ def _to_record(dataset: lance.LanceDataset) -> VersionRecord:
         rows=int(totals.get("total_rows", 0)),
         files=int(totals.get("total_data_files", 0)),
         bytes=int(totals.get("total_files_size", 0)),
-        message=properties.pop(MESSAGE, None),
+        message=properties.pop(MESSAGE, None) or (_describe_definitions(dataset, transaction) if transaction else None),
         properties=properties,
     )
+
+
+def _describe_definitions(dataset: lance.LanceDataset, transaction: lance.Transaction) -> str | None:
+    """Return which computed columns a version defined; None if none: pylance takes no message for such a change."""
+    defined = definitions(dataset.schema)
+    match transaction.operation:
+        case lance.LanceOperation.Merge():
+            names = [name for name, known in defined.items() if known.since == dataset.version]
+        case lance.LanceOperation.UpdateConfig(field_metadata_updates=dict(updates)):
+            ids = {field.id(): field.name() for field in dataset.lance_schema.fields()}
+            changed = [ids.get(number) for number, update in updates.items() if COMPUTED.decode() in update.updates]
+            names = [name for name in changed if name in defined]
+        case lance.LanceOperation.UpdateConfig(schema_metadata_updates=update) if update is not None:
+            return "Define the view" if VIEW.decode() in update.updates else None
+        case _:
+            return None
+    texts = [f"{name} ({defined[name].title})" for name in names]
+    return f"Define {', '.join(texts)}" if texts else None

@@ -32,6 +32,8 @@ from lancehouse.lake.dataset import LAST_VERSION, MAIN, TableRef, local_folder, 
 from lancehouse.lake.errors import translate_errors
 from lancehouse.paging import paginate
 
+OTHER = "Other"
+"""Operation of a version for which pylance has no class, such as Lance's reservation of fragment ids."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
@@ -156,6 +158,8 @@ def transaction_id(dataset: lance.LanceDataset) -> str | None:
 def operation_name(transaction: lance.Transaction) -> str:
     """Return Lance's name for the operation of a transaction."""
     lance_operation = transaction.operation
+    if type(lance_operation) is lance.LanceOperation.BaseOperation:
+        return OTHER
     dropped = isinstance(lance_operation, lance.LanceOperation.CreateIndex) and not lance_operation.new_indices
     return "DropIndex" if dropped else type(lance_operation).__name__
 

@@ -73,15 +73,23 @@ class LanceCatalog(TableJobs):
         impl: `iceberg`, `polaris`, `unity`, `lakekeeper`, `dir`, `rest`, or the path of a class, as
             `lance_namespace.connect` takes it.
         properties: properties of that client.
+        functions: what may be imported by the names that tables have; by default everything. See `TableJobs`.
 
     Raises:
         InvalidInputError: the session is too old, there is no such client, or it does not accept these properties.
     """
 
-    def __init__(self, spark: SparkSession, impl: str, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        impl: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        functions: Names | None = None,
+    ) -> None:
         session.check_session(spark)
         self.spark, self._catalog = spark, Connection(impl, dict(properties or {}))
-        super().__init__(self._catalog, SparkEngine(spark))
+        super().__init__(self._catalog, SparkEngine(spark), functions=functions)
         self.current_namespace: tuple[str, ...] = ()
         self.attached: dict[str, LanceCatalog] = {}
 

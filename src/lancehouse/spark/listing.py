@@ -16,11 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from lancehouse.connection import Connection
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import TableAddress, get_client
-from lancehouse.lake import history as lake
+from lancehouse.lake import version_records
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.lake.versions import list_manifests
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.session import to_struct
 from lancehouse.spark.table_reader import read_table
@@ -33,6 +34,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "files": pa.int64(),
     "bytes": pa.int64(),
     "tags": pa.list_(pa.string()),
+    "message": pa.string(),
 }
 HISTORY = pa.schema(_COLUMNS)
 
@@ -44,12 +46,13 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
         TableNotFoundError: there is no such table, or it has no version yet.
     """
     at = locate_table(address.to_ref())
-    table_history = lake.read_history(TableRef(at.location, at.storage_options))
-    if table_history is None:
+    table = TableRef(at.location, at.storage_options)
+    if not (manifests := list_manifests(table)):
         raise TableNotFoundError(f"{address} has no version yet")
     tags: dict[int, list[str]] = {}
-    for tag, snapshot in sorted(table_history.tags.items()):
-        tags.setdefault(snapshot, []).append(tag)
+    for tag, (branch, version) in version_records.read_refs(table).tags.items():
+        if branch is None:
+            tags.setdefault(version, []).append(tag)
     rows = [
         {
             "version": each.version,
@@ -59,8 +62,9 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
             "files": each.files,
             "bytes": each.bytes,
             "tags": tags.get(each.version, []),
+            "message": each.message,
         }
-        for each in reversed(table_history.on_main)
+        for each in version_records.read_versions(table, sorted(manifests, reverse=True))
     ]
     return spark.createDataFrame(pa.Table.from_pylist(rows, HISTORY), to_struct(to_spark_rows(HISTORY).struct))
 
