@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -277,3 +278,25 @@ def test_a_plan_of_a_branch(ours: FolderNamespace, table: list[str]) -> None:
     )
     with pytest.raises(TableBranchNotFoundError):
         ours.explain_table_query_plan(ExplainTableQueryPlanRequest(id=table, query=query))
+
+
+@pytest.mark.parametrize(
+    ("question", "columns"),
+    [
+        ({}, ["id", "s", "v"]),
+        ({"columns": {"column_names": ["id", "_lancehouse_v"]}}, ["id", "_lancehouse_v"]),
+        ({"with_row_id": True}, ["id", "s", "v", "_rowid"]),
+        ({"vector": {"single_vector": [0.0, 0.0]}}, ["id", "s", "v", "_distance"]),
+        ({"vector": {"multi_vector": [[0.0, 0.0], [1.0, 1.0]]}}, ["query_index", "id", "s", "v", "_distance"]),
+        ({"full_text_query": {"string_query": {"query": "a"}}}, ["id", "s", "v", "_score"]),
+    ],
+)
+def test_what_lancehouse_keeps_beside_columns_is_read_by_its_name(
+    tmp_path: Path, question: Question, columns: list[str]
+) -> None:
+    namespace = FolderNamespace(tmp_path)
+    vectors = pa.array([[0.0, 1.0], [1.0, 0.0]], pa.list_(pa.float32(), 2))
+    kept = {"v": vectors, "_lancehouse_v": ["x", "y"], "_lancehouse_source": [1, 2]}
+    namespace.create_table(CreateTableRequest(id=["t"]), stream(pa.table({"id": [1, 2], "s": ["a", "a b"], **kept})))
+    namespace.create_table_index(CreateTableIndexRequest(id=["t"], column="s", index_type="FTS"))
+    assert run_query(namespace, question).column_names == columns

@@ -318,7 +318,17 @@ def test_no_branch_leads_out_of_its_table(gateway: Served, db: str, branch: str,
             13,
             "the path says that index_name",
         ),
-        ("POST", "main/v1/materialized_view/db$v/refresh", b"{}", 406, 0, "Not supported"),
+        ("POST", "main/v1/materialized_view/db$v/refresh", b"{}", 406, 0, "use `lancehouse table refresh`"),
+        ("POST", "folder/v1/materialized_view/v/refresh", b"{}", 406, 0, "use `lancehouse table refresh`"),
+        ("POST", "main/v1/table/db$t/backfill_column", b'{"column": "c"}', 406, 0, "use `lancehouse table backfill`"),
+        (
+            "POST",
+            "main/v1/materialized_view/db$v/create",
+            b'{"kind": "query", "source_query": "SELECT 1", "output_schema": ""}',
+            406,
+            0,
+            "use create_materialized_view of lancehouse.jobs.TableJobs",
+        ),
     ],
 )
 def test_errors_have_the_form_of_the_protocol(

@@ -285,7 +285,12 @@ class Backend:
         with self.secrets.redact_errors(about), translate_errors(about, self.properties):
             try:
                 yield
-            except NotImplementedError:
+            except (NotImplementedError, UnsupportedOperationError) as error:
+                if operation.instead:
+                    text = f"{operation.name}: a server runs no jobs; use {operation.instead}"
+                    raise UnsupportedOperationError(text) from None
+                if isinstance(error, UnsupportedOperationError):
+                    raise
                 raise UnsupportedOperationError(f"{operation.name}: {about} has no such operation") from None
 
 

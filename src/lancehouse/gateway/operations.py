@@ -70,6 +70,8 @@ class Operation:
 
     rows: bool = False
     """Whether it reads or writes rows, so that it may take long."""
+    instead: str = ""
+    """What to use instead, where a backend has no such operation because it takes a job."""
 
     @cached_property
     def method_name(self) -> str:
@@ -133,9 +135,33 @@ OPERATIONS: tuple[Operation, ...] = (
         "AnalyzeTableQueryPlan", "POST", "table/{id}/analyze_plan", READ, response=ResponseEncoding.TEXT, rows=True
     ),
     Operation("AlterTableAddColumns", "POST", "table/{id}/add_columns", WRITE, rows=True),
-    Operation("AlterTableBackfillColumns", "POST", "table/{id}/backfill_column", WRITE, status=202, rows=True),
-    Operation("RefreshMaterializedView", "POST", "materialized_view/{id}/refresh", WRITE, status=202, rows=True),
-    Operation("CreateMaterializedView", "POST", "materialized_view/{id}/create", WRITE, status=201, rows=True),
+    Operation(
+        "AlterTableBackfillColumns",
+        "POST",
+        "table/{id}/backfill_column",
+        WRITE,
+        status=202,
+        rows=True,
+        instead="`lancehouse table backfill`, or backfill of lancehouse.jobs.TableJobs or Spark's LanceCatalog",
+    ),
+    Operation(
+        "RefreshMaterializedView",
+        "POST",
+        "materialized_view/{id}/refresh",
+        WRITE,
+        status=202,
+        rows=True,
+        instead="`lancehouse table refresh`, or refresh of lancehouse.jobs.TableJobs or Spark's LanceCatalog",
+    ),
+    Operation(
+        "CreateMaterializedView",
+        "POST",
+        "materialized_view/{id}/create",
+        WRITE,
+        status=201,
+        rows=True,
+        instead="create_materialized_view of lancehouse.jobs.TableJobs or Spark's LanceCatalog",
+    ),
     Operation("CreateTableIndex", "POST", "table/{id}/create_index", WRITE, rows=True),
     Operation("CreateTableScalarIndex", "POST", "table/{id}/create_scalar_index", WRITE, rows=True),
     Operation("ListTableIndices", "POST", "table/{id}/index/list", READ),

@@ -257,7 +257,7 @@ class ColumnOperations(LanceNamespace):
         """Add columns with values from SQL expressions over existing columns.
 
         Raises:
-            UnsupportedOperationError: a computed or virtual column, which a cluster would have to maintain.
+            UnsupportedOperationError: a computed or virtual column, which a job would have to fill.
         """
         transforms = {_check_name(entry.name): _sql_expression(entry) for entry in request.new_columns}
         if len(transforms) < len(request.new_columns):
@@ -318,7 +318,8 @@ def _check_name(name: str) -> str:
 def _sql_expression(entry: AddColumnsEntry) -> str:
     if entry.computed is not None or entry.virtual_column is not None:
         raise UnsupportedOperationError(
-            f"column {entry.name}: computed and virtual columns are maintained by a cluster; give an `expression`"
+            f"column {entry.name}: computed and virtual columns are filled by jobs, such as `lancehouse table backfill "
+            "--define`; give an `expression`"
         )
     if entry.expression is None:
         raise InvalidInputError(f"column {entry.name} needs an expression")
@@ -327,7 +328,7 @@ def _sql_expression(entry: AddColumnsEntry) -> str:
 
 def _alteration(entry: AlterColumnsEntry) -> dict[str, Any]:
     if entry.virtual_column is not None:
-        raise UnsupportedOperationError(f"column {entry.path}: virtual columns are maintained by a cluster")
+        raise UnsupportedOperationError(f"column {entry.path}: virtual columns are filled by jobs")
     changes = {
         "name": None if entry.rename is None else _check_name(entry.rename),
         "nullable": entry.nullable,

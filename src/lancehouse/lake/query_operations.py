@@ -25,11 +25,11 @@ from lance_namespace_urllib3_client.models.fts_query import FtsQuery
 from lance_namespace_urllib3_client.models.match_query import MatchQuery
 from lance_namespace_urllib3_client.models.multi_match_query import MultiMatchQuery
 from lance_namespace_urllib3_client.models.phrase_query import PhraseQuery
-from lance_namespace_urllib3_client.models.query_table_request_columns import QueryTableRequestColumns
 from lance_namespace_urllib3_client.models.query_table_request_full_text_query import QueryTableRequestFullTextQuery
 
 from lancehouse.lake import chunked_scan
 from lancehouse.lake.dataset import TableRef
+from lancehouse.schema.definitions import shown_columns
 
 Searchable = Callable[[], list[str]]
 """Returns the columns to search if a query names none."""
@@ -155,6 +155,9 @@ Query = QueryTableRequest | AnalyzeTableQueryPlanRequest
 
 VECTOR_COLUMN = "vector"
 """Column that is searched if a request names none and the table does not have exactly one vector column."""
+
+DISTANCE, SCORE = "_distance", "_score"
+"""Columns that Lance adds to the results of a search."""
 
 DEFAULT_K = 10
 """Number of neighbours returned if a request does not say."""
@@ -288,7 +291,7 @@ def _read_batches(
         results: Iterator[pa.RecordBatch] = query_scanner.to_batches()
         return results
     limits = chunked_scan.PlainScan(query.filter, query.k or None, query.offset or 0)
-    columns = {"columns": _columns(query.columns), "with_row_id": query.with_row_id}
+    columns = {"columns": _columns(dataset.schema, query), "with_row_id": query.with_row_id}
     ahead = {"io_buffer_size": chunked_scan.READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
     return chunked_scan.read_batches(dataset, limits, {**columns, **ahead})
 
@@ -300,7 +303,7 @@ def create_scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScan
     if is_batch and query.offset:
         raise InvalidInputError("offset has no meaning for several query vectors")
     return dataset.scanner(
-        columns=_columns(query.columns),
+        columns=_columns(dataset.schema, query, [DISTANCE] * (nearest is not None)),
         filter=query.filter,
         prefilter=bool(query.prefilter),
         limit=None if nearest else query.k or None,
@@ -319,10 +322,15 @@ def _table_ref(namespace: LanceNamespace, query: Query) -> TableRef:
     return TableRef.in_namespace(namespace, query.id, version=query.version, branch=query.branch)
 
 
-def _columns(columns: QueryTableRequestColumns | None) -> list[str] | dict[str, str] | None:
-    if columns is None:
+def _columns(schema: pa.Schema, query: Query, scores: Sequence[str] = ()) -> list[str] | dict[str, str] | None:
+    """Return the columns that a query names; by default all but those that Lancehouse keeps beside computed ones."""
+    named = query.columns and (query.columns.column_names or query.columns.column_aliases)
+    if named:
+        return named
+    shown = shown_columns(schema)
+    if len(shown) == len(schema.names):
         return None
-    return columns.column_names or columns.column_aliases or None
+    return [*shown, *scores, *([SCORE] if query.full_text_query is not None else ())]
 
 
 def _nearest_options(dataset: lance.LanceDataset, query: Query) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import FragmentRange, Scan
 from lancehouse.modes import parse_choice
+from lancehouse.schema.definitions import shown_columns
 
 DISTANCE = "_distance"
 METRICS = ("l2", "cosine", "dot")
@@ -165,7 +166,7 @@ class VectorSearch:
         return answer.take(np.argsort(column.to_numpy(zero_copy_only=False), kind="stable"))
 
     def _column_names(self, dataset: lance.LanceDataset) -> list[str]:
-        return dataset.schema.names if self.columns is None else list(self.columns)
+        return shown_columns(dataset.schema) if self.columns is None else list(self.columns)
 
     def _compare_batch(self, batch: pa.RecordBatch) -> list[Hit]:
         present = batch.filter(batch.column(0).is_valid())
