@@ -1,7 +1,7 @@
 """A catalog that people might have: documents with embeddings, pictures, orders, a view, and many empty tables.
 
 Everybody is asked who they are. `ada` may do everything and fills it, `robin` appends, `guest` reads the shop alone,
-`clerk` the archive in the library.
+`clerk` the archive in the library, `public` the views in `words.public`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from lancehouse.catalog import bootstrap
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.connection import Connection
+from lancehouse.jobs import LocalEngine, TableJobs
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
+from tests.browser import features
 from tests.servers.lancehouse import start_lancehouse
 from tests.servers.unity import Unity
 
@@ -49,6 +52,7 @@ GRANTS = {
     "robin": Grant(Role.WRITER, "main"),
     "guest": Grant(Role.READER, "main", ("shop",)),
     "clerk": Grant(Role.READER, "main", ("library", "archive")),
+    "public": Grant(Role.READER, "main", ("words", "public")),
 }
 
 
@@ -76,6 +80,10 @@ class PrincipalClient:
     def lance(self, **properties: str) -> LanceNamespace:
         known = {"auth_token": self._token} if self._token else {}
         return connect("lancehouse.IcebergNamespace", {"endpoint": f"{self.uri}/iceberg", **known, **properties})
+
+    def connection(self, **properties: str) -> Connection:
+        known = {"auth_token": self._token} if self._token else {}
+        return Connection("iceberg", {"endpoint": f"{self.uri}/iceberg", **known, **properties})
 
     def iceberg(self) -> Catalog:
         known = {"token": self._token} if self._token else {}
@@ -267,7 +275,27 @@ def furnish(open_: Open, count: int, shots: int) -> None:
     house.write(documents(0, 10).select(["id", "title"]), "library", "archive", "old")
     house.call("POST", "/iceberg/v1/main/namespaces/library/tables", DECLARED)
     shop(house)
+    compute(house)
 
+
+def compute(house: PrincipalClient) -> None:
+    """Texts with computed columns, and views of them; names are attacks, and one view is where its source is not."""
+    house.namespace("words")
+    house.namespace("words", "public")
+    texts = ["one two", None, "three", None, *("four five six" for _ in range(8))]
+    rows = pa.table({"id": pa.array(range(12), pa.int64()), "text": texts})
+    house.write(rows, "words", "texts", managed=True, enable_stable_row_ids=True)
+    jobs = TableJobs(house.connection(managed_by="impl"), LocalEngine(threads=1))
+    jobs.add_columns("main.words.texts", {"length": features.length}, on_error="null")
+    jobs.define_columns("main.words.texts", {"loud": "upper(text)"})
+    views = [["main", "words", "split"], ["main", "words", ODD_VIEW], ["main", "words", "public", "ids"]]
+    jobs.create_materialized_view(views[0], "main.words.texts", features.words, columns=["id"], where="id < 9")
+    jobs.define_columns(views[0], {"long": "place > 1"})
+    jobs.create_materialized_view(views[1], views[0], columns={"up": "upper(word)"})
+    jobs.create_materialized_view(views[2], "main.words.texts", columns=["id"])
+
+
+ODD_VIEW = "<img src=x onerror=alert(1)>&amp; a view with quite a long name"
 
 DECLARED = {"name": "later", "schema": {"type": "struct", "fields": []}, "properties": {"table_type": "lance"}}
 """A Lance table without data."""

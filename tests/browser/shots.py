@@ -25,6 +25,7 @@ SHOTS: dict[str, dict[str, Any]] = {
     "vectors": {"hash": f"{TABLE}?tab=vectors&row=5", "wait": ".near-list li"},
     "images": {"hash": "#/table/main/library/pictures?tab=images", "wait": ".shot img", "scheme": "dark"},
     "storage": {"hash": f"{TABLE}?tab=storage", "wait": ".strip", "scheme": "dark"},
+    "lineage": {"hash": "#/table/main/words/split?tab=lineage", "wait": ".lineage-list"},
     "search": {
         "hash": "#/ns/main/many",
         "wait": ".names li",

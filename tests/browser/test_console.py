@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import MANY, Opens, until
-from tests.browser.house import Open
+from tests.browser.house import ODD_VIEW, Open
 
 DOCS = "#/table/main/library/docs"
 TREE = "[role=tree]"
@@ -276,9 +276,79 @@ def test_schema_indices_storage_and_details(open_page: Opens) -> None:
     expect(page.locator(".schema .meter")).to_have_count(8)
     page.get_by_role("tab", name="Schema").press("ArrowRight")
     expect(page.get_by_role("tab", name="Versions")).to_be_focused()
-    for number, text in (("5", "IVF_FLAT"), ("6", "Fragment"), ("8", "Open it in Python")):
+    for number, text in (
+        ("5", "IVF_FLAT"),
+        ("6", "Fragment"),
+        ("7", "Nothing is computed"),
+        ("9", "Open it in Python"),
+    ):
         page.keyboard.press(number)
         expect(page.locator("#panel")).to_contain_text(text)
+
+
+TEXTS = "#/table/main/words/texts"
+
+
+def test_what_computes_a_column_and_for_which_rows_it_failed(open_page: Opens) -> None:
+    page = open_page(f"{TEXTS}?tab=schema")
+    computed = page.locator(".computed-row").first
+    expect(computed).to_contain_text("computed by tests.browser.features:length, version 3, from text, since version 2")
+    expect(page.locator(".computed-row").nth(1)).to_contain_text("by SQL 'upper(text)', from text, since")
+    expect(page.locator(".schema")).not_to_contain_text("lancehouse")
+    expect(page.locator(".stats")).to_contain_text("Columns4")
+    page.get_by_role("button", name="Show 2 columns that Lancehouse keeps").click()
+    expect(page.locator(".schema")).to_contain_text("_lancehouse_length")
+    computed.get_by_role("button", name="Count its rows").click()
+    expect(computed).to_contain_text("10 filled0 missing2 failed")
+    computed.get_by_role("button", name="2 failed").click()
+    failures = page.get_by_role("complementary", name="Rows without length")
+    expect(failures.locator("li")).to_have_count(2)
+    expect(failures.locator("pre").first).to_have_text("ValueError: there is no text <img src=x onerror=alert(1)>")
+    failures.get_by_role("link", name="Row id 3").click()
+    expect(page.locator(".grid tbody tr")).to_have_count(1)
+    expect(page.locator(".grid thead th")).to_have_count(5)
+    page.get_by_role("button", name="Remove the filter").click()
+    expect(page.locator(".grid tbody tr")).to_have_count(12)
+    page.get_by_text("Columns", exact=True).last.click()
+    page.locator(".chooser").get_by_label("_lancehouse_length").check()
+    page.get_by_role("button", name="Show these").click()
+    expect(page.locator(".grid thead th")).to_have_count(6)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lineage_is_drawn_and_said(open_page: Opens, scheme: str) -> None:
+    page = open_page("#/table/main/words/split?tab=lineage", color_scheme=scheme)
+    expect(page.locator(".badge.view")).to_have_text("materialized view")
+    expect(page.locator(".lineage-box")).to_have_count(3)
+    expect(page.locator(".lineage-edge")).to_have_count(2)
+    said = page.get_by_role("list", name="Lineage").locator("> li")
+    expect(said).to_have_count(3)
+    expect(said.nth(1)).to_have_text(
+        "main.words.split is a view of main.words.texts, made by tests.browser.features:words 1 from text, with id "
+        "where id < 9long is computed by SQL 'place > 1' from place"
+    )
+    expect(said.nth(2)).to_contain_text(f"main.words.{ODD_VIEW} is a view of main.words.split, with up = upper(word)")
+    assert page.locator("#panel img").count() == 0
+    edge, box = (
+        page.evaluate(f"getComputedStyle(document.querySelector('{name}')).{part}")
+        for name, part in ((".lineage-edge", "stroke"), (".lineage-box.this rect", "fill"))
+    )
+    assert edge not in ("none", box)
+    page.locator(".lineage-box.view").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(ODD_VIEW)
+    expect(page.locator(".lineage-box.this .lineage-name")).to_have_text(re.compile("^<img src=x"))
+    page.get_by_role("list", name="Lineage").get_by_role("link", name="main.words.texts").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("texts")
+    expect(page.locator(".lineage-box")).to_have_count(4)
+    page.set_viewport_size({"width": 400, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_lineage_names_only_what_the_reader_may_read(open_page: Opens) -> None:
+    page = open_page("#/table/main/words/public/ids?tab=lineage", name="public")
+    expect(page.locator(".lineage-box")).to_have_count(1)
+    expect(page.locator("#panel")).to_contain_text("a table that is gone, or that you may not read")
+    expect(page.locator("#panel")).not_to_contain_text("texts")
 
 
 def test_an_iceberg_table_and_a_view(open_page: Opens) -> None:

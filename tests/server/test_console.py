@@ -6,20 +6,22 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import lance
 import pyarrow as pa
 import pytest
 
-from lancehouse.lake import storage_layout
+from lancehouse.lake import column_states, storage_layout
+from lancehouse.schema.definitions import ViewDefinition
 from lancehouse.schema.display import BRIEF, WHOLE
-from lancehouse.server.console import routes, row_pages, rows
-from tests.browser.house import Open, open_house
+from lancehouse.server.console import lineage, routes, row_pages, rows, tables
+from tests.browser.house import ODD_VIEW, Open, open_house
 
 MANY = 2500
 
@@ -245,7 +247,7 @@ def test_places_and_namespaces(ada: Console) -> None:
         ("far", False, "iceberg"),
         ("shared", False, "unity"),
     ]
-    assert ada.ask_json("namespaces", "main")["names"] == ["empty", "library", "many", "shop"]
+    assert ada.ask_json("namespaces", "main")["names"] == ["empty", "library", "many", "shop", "words"]
     assert ada.ask_json("namespaces", "main", "library")["names"] == ["archive"]
     first = ada.ask_json("namespaces", "main", limit=2)
     assert (first["names"], first["listed"]) == (["empty", "library"], True)
@@ -586,6 +588,157 @@ def test_indices(ada: Console) -> None:
     assert found["id_idx"]["columns"] == ["id"]
     assert found["id_idx"]["num_unindexed_rows"] == 40
     assert ada.ask_json("indices", *DOCS, version=1)["indices"] == []
+
+
+# Computed columns and lineage
+
+TEXTS = ("main", "words", "texts")
+
+
+def test_computed_columns(ada: Console) -> None:
+    about = ada.ask_json("table", *TEXTS)
+    assert [column["name"] for column in about["columns"]] == ["id", "text", "length", "loud"]
+    assert [column["name"] for column in about["kept_columns"]] == ["_lancehouse_length", "_lancehouse_loud"]
+    length, loud = (column["computed"] for column in about["columns"][2:])
+    assert (length["title"], length["inputs"], length["since"]) == ("tests.browser.features:length 3", ["text"], "2")
+    assert loud["title"] == "SQL 'upper(text)'"
+    assert ada.ask_json("states", *TEXTS, column="length") == {"filled": 10, "missing": 0, "failed": 2}
+    assert ada.ask_json("states", *TEXTS, column="loud") == {"filled": 0, "missing": 12, "failed": 0}
+    messages = [version["message"] for version in ada.ask_json("versions", *TEXTS)["versions"]]
+    assert messages[1:] == [
+        "Fill length (tests.browser.features:length 3)",
+        "Define length (tests.browser.features:length 3)",
+        None,
+    ]
+    assert ada.ask_json("rows", *TEXTS)["columns"] == ["id", "text", "length", "loud"]
+    shown = ada.ask_json("rows", *TEXTS, column_shown="_lancehouse_length", limit=1)
+    assert "filled" in shown["rows"][0][0]["text"]
+
+
+def test_failed_rows_come_in_pages(ada: Console) -> None:
+    first = ada.ask_json("failures", *TEXTS, column="length", limit=1)
+    assert (first["rows"], first["more"]) == (
+        [
+            {
+                "row": "1",
+                "state": "failed",
+                "version": "3",
+                "exception": "ValueError: there is no text <img src=x onerror=alert(1)>",
+            }
+        ],
+        True,
+    )
+    second = ada.ask_json("failures", *TEXTS, column="length", limit=1, offset=1)
+    assert ([row["row"] for row in second["rows"]], second["more"]) == (["3"], False)
+    wrong = ada.ask("failures", *TEXTS, column="id")
+    assert (wrong.status, wrong.message) == (400, "id is no computed column; there is length, loud")
+
+
+def test_lineage(ada: Console) -> None:
+    told = ada.ask_json("lineage", "main", "words", "split")
+    names = [".".join(table["levels"]) for table in told["tables"]]
+    assert names == ["words.split", "words.texts", f"words.{ODD_VIEW}"]
+    assert [table["depth"] for table in told["tables"]] == [0, -1, 1]
+    assert [(edge["from"], edge["to"]) for edge in told["edges"]] == [(1, 0), (0, 2)]
+    split, texts, _ = told["tables"]
+    assert split["view"] == {
+        "title": "tests.browser.features:words 1",
+        "inputs": ["text"],
+        "columns": ["id"],
+        "where": "id < 9",
+    }
+    assert [each["column"] for each in texts["computed"]] == ["length", "loud"]
+    assert texts["x"] < split["x"]
+    assert (told["hidden"], told["whole"], told["views_known"]) == (0, True, True)
+    below = ada.ask_json("lineage", *TEXTS)
+    assert [table["levels"][-1] for table in below["tables"]] == ["texts", "split", "ids", ODD_VIEW]
+
+
+def test_lineage_names_only_what_the_caller_may_read(house: Open) -> None:
+    answer = Console(house, "public").ask("lineage", "main", "words", "public", "ids")
+    assert answer.status == 200
+    assert b"texts" not in answer.body
+    assert answer.json["hidden"] == 1
+    assert Console(house, "public").ask("lineage", *TEXTS).status == 403
+    assert Console(house, "public").ask("failures", *TEXTS, column="length").status == 403
+
+
+def test_lineage_of_what_others_wrote_ends(house: Open, ada: Console) -> None:
+    """Chains, circles, and definitions that are none, or attacks."""
+    folder = house.folder / "laptop"
+    column = {
+        "version": "1",
+        "digest": "",
+        "inputs": [[0, "\ud800" + "x" * 10_000]],
+        "since": 2,
+        "function": "os:system",
+    }
+    bad = [{**column, "since": 2**70}, {**column, "inputs": [[1]]}, {**column, "sql": []}, "x", [[]] * 3]
+    fields = [("good", column), *((f"bad{number}", each) for number, each in enumerate(bad))]
+    schema = pa.schema(
+        [pa.field("id", pa.int64())]
+        + [pa.field(name, pa.int64(), metadata={"lancehouse.column": json.dumps(each)}) for name, each in fields]
+    )
+
+    def write(name: str, view: Any) -> None:
+        lance.write_dataset(
+            pa.Table.from_pylist([], schema.with_metadata({"lancehouse.view": view})), folder / f"{name}.lance"
+        )
+
+    def define(*source: str) -> str:
+        return json.dumps({**asdict(ViewDefinition(source, {})), "function": "os:system", "version": "1"})
+
+    made = [*(f"chain{number}" for number in range(60)), "round", "about", "self", "broken", "up"]
+    try:
+        for number in range(60):
+            write(f"chain{number}", define(f"chain{number + 1}"))
+        for name, source in (("round", "about"), ("about", "round"), ("self", "self"), ("up", "../../catalog")):
+            write(name, define(source))
+        write("broken", '{"source": 5}')
+        chain = ada.ask_json("lineage", "laptop", "chain0")
+        assert (len(chain["tables"]), chain["whole"], chain["views_known"]) == (lineage.MAX_TABLES, False, False)
+        circle = ada.ask_json("lineage", "laptop", "round")
+        assert [(edge["from"], edge["to"]) for edge in circle["edges"]] == [(1, 0), (0, 1)]
+        own = ada.ask_json("lineage", "laptop", "self")
+        assert [(edge["from"], edge["to"]) for edge in own["edges"]] == [(0, 0)]
+        assert [each["column"] for each in own["tables"][0]["computed"]] == ["good"]
+        assert max(map(len, own["tables"][0]["computed"][0]["inputs"])) <= tables.LONGEST_TEXT
+        assert ada.ask_json("lineage", "laptop", "up")["hidden"] == 1
+        broken = ada.ask("lineage", "laptop", "broken")
+        assert (broken.status, "cannot be read" in broken.message) == (400, True)
+        assert ada.ask_json("table", "laptop", "broken")["summary"]["is_view"]
+    finally:
+        for name in made:
+            shutil.rmtree(folder / f"{name}.lance", ignore_errors=True)
+
+
+def test_exceptions_that_others_wrote_are_bounded(house: Open, ada: Console) -> None:
+    """Records of failed rows lie below the table: whoever writes there may put anything in their place."""
+    [record] = (house.folder / "warehouse").rglob("_lancehouse/errors/*/*.json")
+    kept = record.read_bytes()
+
+    def first() -> str | None:
+        [row] = ada.ask_json("failures", *TEXTS, column="length", limit=1)["rows"]
+        exception: str | None = row["exception"]
+        return exception
+
+    try:
+        values: list[Any] = [[[1, "x" * 10_000 + "\ud800", "3", 2]], [[1]], "x", [[[]] * 9]]
+        for value in values:
+            record.write_text(json.dumps({**json.loads(kept), "value": value}))
+            assert len(first() or "") <= column_states.LONGEST_MESSAGE
+        record.write_text(
+            json.dumps({**json.loads(kept), "value": [[1, "y" * column_states.MAX_RECORD_BYTES, "3", 2]]})
+        )
+        assert first() is None
+        elsewhere = house.folder / "elsewhere.json"
+        elsewhere.write_bytes(kept)
+        record.unlink()
+        record.symlink_to(elsewhere)
+        assert first() is None
+    finally:
+        record.unlink()
+        record.write_bytes(kept)
 
 
 def test_the_log_has_no_filter_and_no_token(house: Open, ada: Console) -> None:

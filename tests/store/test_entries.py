@@ -282,6 +282,24 @@ def test_entries_of_all_namespaces_in_the_order_of_the_index(place: StoredNamesp
     assert list_names((("a", "b"), "t"), 1, [("c",), ("a",)]) == ["a/b/u"]
 
 
+def test_entries_with_a_property(place: StoredNamespace) -> None:
+    place.create("a", properties={"x": "1", "of": "main.db.t_1"})
+    place.create("b", properties={"of": 'main.db."50%"/ü'})
+    place.create("c", properties={"of": "main.db.tX1"})
+    place.create("d", kind="view", metadata_location="m", properties={"of": "main.db.t_1"})
+
+    def list_names(value: str, limit: int = 9) -> list[str]:
+        arguments = (place.warehouse_id, "lance", "of", value, limit)
+        found = place.database.read(lambda tx: repository.list_entries_with_property(tx, *arguments))  # type: ignore[arg-type]
+        return [name for _, name in found]
+
+    assert list_names("main.db.t_1") == ["a"]
+    assert list_names('main.db."50%"/ü') == ["b"]
+    assert list_names("main.db.t") == []
+    assert list_names("%") == []
+    assert list_names("main.db.t_1", 0) == []
+
+
 def test_a_version_that_is_published(place: StoredNamespace) -> None:
     entry = place.create("t", version=3)
     assert not place.database.write(lambda tx: repository.set_published(tx, entry.id, 2))

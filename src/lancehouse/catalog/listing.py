@@ -16,6 +16,7 @@ from lancehouse.catalog.errors import Levels, ViewNotFoundError
 from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
+from lancehouse.schema.definitions import VIEW_OF
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import CommitRow, EntryRow, Kind
@@ -107,6 +108,26 @@ def _parse_page_token(page_token: str | None) -> tuple[Levels, str] | None:
     if not levels:
         raise InvalidInputError(f"page_token {page_token!r} was not given out by this list; start without one")
     return tuple(levels), name
+
+
+def list_views_of(
+    database: Database, caller: Caller, warehouse: Warehouse, source: str, limit: int
+) -> list[tuple[Levels, str]]:
+    """Return Lance tables of a warehouse that a caller may read, and that were created as views of a table.
+
+    What they are made of now, their own schemas say.
+
+    Args:
+        database: of the catalog.
+        caller: who asks.
+        warehouse: the warehouse of the views.
+        source: id of the table that they were made of, as the client that created them wrote it.
+        limit: most entries that are looked at.
+    """
+    found = database.read(
+        lambda tx: repository.list_entries_with_property(tx, warehouse.id, "lance", VIEW_OF, source, limit)
+    )
+    return [each for each in found if caller.identity.has_role(Role.READER, warehouse.name, each[0])]
 
 
 def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:

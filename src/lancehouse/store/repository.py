@@ -217,6 +217,19 @@ ENTRIES_AFTER = Statement(
     .limit(bindparam("size"))
     .offset(NONE)
 )
+ENTRIES_WITH = Statement(
+    select(n.c.path, e.c.name)
+    .join(e, e.c.namespace_id == n.c.id)
+    .where(
+        n.c.warehouse_id == bindparam("warehouse"),
+        e.c.kind == bindparam("kind_0"),
+        # The text of the JSON: an index of every property would cost each change of a table more than this look does.
+        e.c.properties.like(bindparam("pattern"), escape="/"),
+    )
+    .order_by(n.c.path_key, e.c.name)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
 INSERT_ENTRY = Statement(
     insert_into(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
 )
@@ -314,6 +327,20 @@ def list_entries_in_warehouse(
         start = f"{root}{SEPARATOR}"
         values |= {f"place_{number}": root, f"start_{number}": start, f"length_{number}": len(start)}
     return entries + [(split_levels(row[0]), row[1]) for row in tx.fetch_all(_list_statement(len(paths)), values)]
+
+
+def list_entries_with_property(
+    tx: Tx, warehouse_id: int, kind: Kind, key: str, value: str, limit: int
+) -> list[tuple[tuple[str, ...], str]]:
+    """Return namespace and name of the entries of a warehouse that may have a property of this value.
+
+    All entries of the warehouse are looked at, and text in another property can look alike.
+    """
+    pair = to_json({key: value})[1:-1]
+    for special in "/%_":
+        pair = pair.replace(special, f"/{special}")
+    values = {"warehouse": warehouse_id, "kind_0": kind, "pattern": f"%{pair}%", "size": limit}
+    return [(split_levels(row[0]), row[1]) for row in tx.fetch_all(ENTRIES_WITH, values)]
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lance_namespace import (
     DescribeTableRequest,
@@ -19,13 +20,15 @@ from lance_namespace_urllib3_client.models.index_content import IndexContent
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.gateway.sql import rewrite_condition
-from lancehouse.lake import storage_layout, version_records
+from lancehouse.lake import column_states, storage_layout, version_records
+from lancehouse.lake.column_states import ComputedColumn, StateCounts
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.foreign_tables import ForeignTables
 from lancehouse.lake.storage_layout import StorageLayout, VersionSummary
 from lancehouse.lake.version_records import TableRefs, VersionRecord
 from lancehouse.lake.versions import list_manifests
 from lancehouse.paging import paginate
+from lancehouse.schema.definitions import ViewDefinition
 from lancehouse.schema.display import Cell
 from lancehouse.server.console import row_pages
 from lancehouse.server.console.row_pages import Neighbours, VectorProjection
@@ -89,6 +92,25 @@ class BackendTable:
         """Return a few numbers and the schema, and the tags and branches."""
         with self._guard_errors() as ref, ref.dataset() as dataset:
             return storage_layout.summarize(dataset), version_records.list_refs(dataset)
+
+    def lineage(self) -> tuple[ViewDefinition | None, list[ComputedColumn]]:
+        """Return what the table is a view of, and its computed columns.
+
+        Raises:
+            InvalidInputError: the definition of the view cannot be read.
+        """
+        with self._guard_errors() as ref, ref.dataset() as dataset:
+            return ViewDefinition.from_schema(dataset.schema), column_states.describe_columns(dataset)
+
+    def count_states(self, column: str) -> StateCounts:
+        """Return how many rows of a computed column are filled, missing and failed."""
+        with self._guard_errors() as ref, ref.dataset() as dataset:
+            return column_states.count_states(dataset, column)
+
+    def failed_rows(self, column: str, offset: int, limit: int) -> list[dict[str, Any]]:
+        """Return rows for which the function of a computed column has failed, with the exceptions."""
+        with self._guard_errors() as ref:
+            return column_states.read_failed_rows(ref, column, (), offset, limit).to_pylist()
 
     def layout(self) -> StorageLayout:
         """Return the fragments."""

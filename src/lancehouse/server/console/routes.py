@@ -15,7 +15,7 @@ from lancehouse.catalog.callers import Role
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.messages import parse_query
 from lancehouse.server.api.lance import bearer_token
-from lancehouse.server.console import rows, tables
+from lancehouse.server.console import lineage, rows, tables
 from lancehouse.server.console.backend_tables import BackendTable
 from lancehouse.server.http import responses, system_routes
 from lancehouse.server.http.calls import Call
@@ -257,6 +257,9 @@ DATA_HANDLERS: Mapping[str, ConsoleHandler] = {
     "neighbours": rows.neighbours,
     "fragments": rows.fragments,
     "indices": rows.indices,
+    "states": rows.states,
+    "failures": rows.failures,
+    "lineage": lineage.lineage,
 }
 
 

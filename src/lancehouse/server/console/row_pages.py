@@ -18,6 +18,7 @@ from lancehouse.lake.blobs import ROW_ADDRESS, BlobReader
 from lancehouse.lake.chunked_scan import count_rows
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.vector_search import SearchEffort, has_vector_index
+from lancehouse.schema.definitions import shown_columns
 from lancehouse.schema.display import WHOLE, Cell, format_cell, format_cells, format_type, is_vector, value_kind
 
 MAX_DEFAULT_COLUMNS = 40
@@ -124,12 +125,14 @@ def take_value(table: TableRef, dataset: lance.LanceDataset, column: str, row: i
 def choose_columns(table: TableRef, schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     """Return the named columns without duplicates; without names, the first `MAX_DEFAULT_COLUMNS` columns.
 
+    Columns that Lancehouse keeps beside computed ones are returned only by their names.
+
     Raises:
         TableColumnNotFoundError: the table has no such column.
     """
     if missing := [name for name in columns if name not in schema.names]:
         raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}")
-    return list(dict.fromkeys(columns)) or schema.names[:MAX_DEFAULT_COLUMNS]
+    return list(dict.fromkeys(columns)) or shown_columns(schema)[:MAX_DEFAULT_COLUMNS]
 
 
 def scanner_options(schema: pa.Schema, names: Sequence[str]) -> dict[str, Any]:

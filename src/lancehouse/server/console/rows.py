@@ -180,6 +180,21 @@ def indices(request: ConsoleRequest) -> Response:
     return responses.json({"indices": [index.to_dict() for index in request.table.indices()]})
 
 
+def states(request: ConsoleRequest) -> Response:
+    """Return how many rows of a computed column are filled, missing and failed."""
+    return responses.json(asdict(request.table.count_states(request.get_parameter("column"))))
+
+
+def failures(request: ConsoleRequest) -> Response:
+    """Return a page of the rows for which a computed column failed, with the exceptions."""
+    offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
+    found = request.table.failed_rows(request.get_parameter("column"), offset, limit + 1)
+    failed = [
+        {"row": str(row["_rowid"]), **{name: row[name] for name in ("state", "version", "exception")}} for row in found
+    ]
+    return responses.json({"rows": failed[:limit], "offset": offset, "more": len(failed) > limit})
+
+
 def _page_json(page: RowPage) -> dict[str, Any]:
     return {
         "version": str(page.version),

@@ -18,19 +18,27 @@ from lancehouse.gateway.backends import run_operation
 from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.properties import managed_by
+from lancehouse.schema.definitions import COMPANION, COMPUTED
 from lancehouse.schema.display import field_to_json
 from lancehouse.server.console.backend_tables import LocatedTable
 from lancehouse.server.http import responses
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from lancehouse.catalog.listing import Change, Entry
     from lancehouse.catalog.warehouses import Warehouse
+    from lancehouse.lake.column_states import ComputedColumn
     from lancehouse.server.console.backend_tables import BackendTable
     from lancehouse.server.console.routes import ConsoleRequest
     from lancehouse.server.http.responses import Response
 
 PAGE = 1000
 LARGEST_PAGE = 5000
+LONGEST_TEXT = 400
+"""Characters of the name of a function, or of its SQL."""
+MAX_INPUTS = 100
+"""Most inputs of a computed column that are named."""
 MAX_HITS = 100
 """Most names that a search returns."""
 SEARCH_S = 3.0
@@ -454,15 +462,39 @@ def _describe_lance(table: BackendTable) -> Json:
         if table.ref.version is not None:
             raise
         return {**fields, "state": "broken", "problem": str(error)}
-    numbers = {name: getattr(summary, name) for name in summary.__slots__ if name != "schema"}
+    numbers = {name: getattr(summary, name) for name in summary.__slots__ if name not in ("schema", "computed")}
+    computed = {column.column: column for column in summary.computed}
+    described = [_column_json(field, computed.get(field.name)) for field in summary.schema]
     return {
         **fields,
         "state": "ready",
         "problem": None,
         "summary": {**numbers, "version": str(summary.version)},
-        "columns": [field_to_json(field) for field in summary.schema],
+        "columns": [column for column in described if not column["name"].startswith(COMPANION)],
+        "kept_columns": [column for column in described if column["name"].startswith(COMPANION)],
         "tags": _refs_json(refs.tags),
         "branches": _refs_json(refs.branches),
+    }
+
+
+def _column_json(field: pa.Field[Any], computed: ComputedColumn | None) -> Json:
+    """Describe a column, with what computes it if something does."""
+    described = field_to_json(field)
+    if computed is None:
+        return described
+    described["metadata"].pop(COMPUTED.decode(), None)
+    return {**described, "computed": computed_json(computed)}
+
+
+def computed_json(column: ComputedColumn) -> Json:
+    """Return what computes a column; writers of a table can make these texts as long as they like."""
+    return {
+        "column": column.column,
+        "function": column.function[:LONGEST_TEXT],
+        "version": column.version[:LONGEST_TEXT],
+        "title": column.title[:LONGEST_TEXT],
+        "inputs": [name[:LONGEST_TEXT] for name in column.inputs[:MAX_INPUTS]],
+        "since": str(column.since),
     }
 
 

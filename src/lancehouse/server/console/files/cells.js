@@ -88,7 +88,7 @@ export function record(page, told, at) {
   const where = { place: page.at.place, levels: page.at.levels, version, row: ids[at] };
   const fields = columns.map((name, place) => {
     const value = rows[at][place];
-    const column = page.info.columns.find((each) => each.name === name);
+    const column = [...page.info.columns, ...(page.info.kept_columns || [])].find((each) => each.name === name);
     const box = h("dd", {}, large(value, name, where));
     if (isCut(value)) box.append(h("button", { class: "small", onclick: (event) => wholeValue(event.target, box, where, name) }, "Show all of it"));
     if (value && value.kind === "vector") box.append(h("button", { class: "small", onclick: () => page.go({ tab: "vectors", column: name, row: ids[at] }) }, icon("near"), "What is near"));

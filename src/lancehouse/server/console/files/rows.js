@@ -133,7 +133,7 @@ class Rows {
 
   grid(offset) {
     const { told, page } = this;
-    const kinds = Object.fromEntries(page.info.columns.map((column) => [column.name, column]));
+    const kinds = Object.fromEntries([...page.info.columns, ...(page.info.kept_columns || [])].map((column) => [column.name, column]));
     const head = told.columns.map((name) =>
       h("th", { scope: "col", class: isRight(kinds[name]?.kind) ? "right" : null }, h("span", { class: "col-name" }, name), h("span", { class: "type" }, kinds[name]?.type || "")),
     );
@@ -182,22 +182,24 @@ class Rows {
   }
 
   chooser() {
-    const names = this.page.info.columns.map((column) => column.name);
+    const usual = this.page.info.columns.map((column) => column.name);
+    const names = [...usual, ...(this.page.info.kept_columns || []).map((column) => column.name)];
     if (names.length < 2) return null;
     const boxes = names.map((name) => h("input", { type: "checkbox", value: name }));
     const mark = () => {
-      const shown = this.columns().length ? this.columns() : (this.told?.columns ?? names);
+      const shown = this.columns().length ? this.columns() : (this.told?.columns ?? usual);
       for (const box of boxes) box.checked = shown.includes(box.value);
     };
     const choose = () => {
       const chosen = boxes.filter((box) => box.checked).map((box) => box.value);
       menu.open = false;
-      this.page.go({ cols: chosen.length && chosen.length < names.length ? JSON.stringify(chosen) : null });
+      const isUsual = chosen.length === usual.length && usual.every((name) => chosen.includes(name));
+      this.page.go({ cols: chosen.length && !isUsual ? JSON.stringify(chosen) : null });
     };
     const menu = h(
       "details",
-      { class: "chooser", ontoggle: () => menu.open && mark() },
-      h("summary", {}, "Columns"),
+      { class: "chooser" },
+      h("summary", { onclick: mark }, "Columns"),
       h(
         "div",
         { class: "chooser-box" },

@@ -1,18 +1,29 @@
 // The columns of a table or view.
 
-import { copyButton, empty, fill, h } from "./dom.js";
-import { bytes } from "./format.js";
+import { copyButton, empty, fill, h, problem } from "./dom.js";
+import { address, bytes, plural, whole } from "./format.js";
 
 const HIDDEN = new Set(["lance-encoding:blob", "ARROW:extension:name", "ARROW:extension:metadata"]);
 
 export function schemaTab(page) {
   const { info } = page;
   const element = h("div", {});
-  const draw = (sizes) => {
+  const kept = info.kept_columns || [];
+  const states = new Map(); // what was counted stays when sizes come
+  let sizes = {};
+  let showsKept = false;
+  const draw = () => {
     const most = Math.max(...Object.values(sizes), 1);
-    const hasNotes = info.columns.some(isNoted);
-    const rows = info.columns.flatMap((column) => lines(column, 0, sizes, most, hasNotes));
+    const columns = showsKept ? [...info.columns, ...kept] : info.columns;
+    const hasNotes = columns.some(isNoted);
     const hasSizes = Object.keys(sizes).length > 0;
+    const wide = 3 + Number(hasSizes) + Number(hasNotes);
+    const rows = columns.flatMap((column) => {
+      const [first, ...rest] = lines(column, 0, sizes, most, hasNotes);
+      if (!column.computed) return [first, ...rest];
+      if (!states.has(column.name)) states.set(column.name, stateLine(page, column));
+      return [first, computedRow(column, states.get(column.name), wide), ...rest];
+    });
     const head = ["Column", "Type", "May be null", hasSizes ? "On disk" : null, hasNotes ? "Notes" : null].filter(Boolean);
     fill(
       element,
@@ -20,16 +31,102 @@ export function schemaTab(page) {
       info.columns.length
         ? h("div", { class: "scroll" }, h("table", { class: "plain schema" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows)))
         : empty("There are no columns"),
+      kept.length ? h("button", { class: "ghost small kept", onclick: toggle }, showsKept ? "Hide" : "Show", ` ${plural(kept.length, "column")} that Lancehouse keeps beside them`) : null,
     );
   };
-  draw({});
+  const toggle = () => {
+    showsKept = !showsKept;
+    draw();
+  };
+  draw();
   if (info.kind === "lance") {
     page
       .ask("fragments")
-      .then((told) => draw(Object.fromEntries(told.columns)))
+      .then((told) => {
+        sizes = Object.fromEntries(told.columns);
+        draw();
+      })
       .catch(() => {}); // the columns are there without their sizes
   }
   return { element };
+}
+
+// What computes a column.
+function computedRow(column, states, wide) {
+  const { function: name, version, title, inputs, since } = column.computed;
+  const isSql = title !== `${name} ${version}`;
+  return h(
+    "tr",
+    { class: "computed-row" },
+    h(
+      "td",
+      { colspan: wide },
+      h(
+        "div",
+        { class: "computed-text" },
+        h("span", { class: "badge computed" }, "computed"),
+        " by ",
+        h("code", {}, name),
+        isSql ? null : [", version ", h("code", {}, version)],
+        inputs.length ? [", from ", inputs.map((each, at) => [at ? ", " : "", h("code", {}, each)])] : null,
+        h("span", { class: "muted" }, `, since version ${since} of the table`),
+        states,
+      ),
+    ),
+  );
+}
+
+// Counting reads the column's companion: it waits until it is asked for.
+function stateLine(page, column) {
+  const box = h("span", { class: "states" });
+  const count = async () => {
+    fill(box, h("span", { class: "muted" }, "Counting…"));
+    try {
+      const told = await page.ask("states", { column: column.name });
+      fill(
+        box,
+        h("span", { class: "state good" }, `${whole(told.filled)} filled`),
+        h("span", { class: told.missing ? "state missing" : "state muted" }, `${whole(told.missing)} missing`),
+        told.failed
+          ? h("button", { class: "small state-bad", onclick: () => failures(page, column.name) }, `${whole(told.failed)} failed`)
+          : h("span", { class: "state muted" }, "0 failed"),
+      );
+    } catch (error) {
+      if (error.name !== "AbortError") fill(box, problem(error, count));
+    }
+  };
+  return fill(box, h("button", { class: "small", onclick: count }, "Count its rows"));
+}
+
+// The rows that a column failed for, a page at a time, at the side.
+function failures(page, name) {
+  const list = h("ul", { class: "failures" });
+  const foot = h("div", {});
+  const body = page.detail(`Rows without ${name}`, list, foot);
+  let offset = 0;
+  const more = async () => {
+    fill(foot, h("span", { class: "muted" }, "Loading…"));
+    try {
+      const told = await page.ask("failures", { column: name, offset });
+      offset += told.rows.length;
+      for (const row of told.rows) {
+        const rows = address("lance", page.at.place, page.at.levels, { ...page.at.query, tab: "rows", filter: `_rowid = ${row.row}`, offset: null });
+        list.append(
+          h(
+            "li",
+            {},
+            h("a", { href: rows }, `Row id ${row.row}`),
+            h("span", { class: "muted" }, ` ${row.state}, version ${row.version}`),
+            h("pre", { class: "value" }, row.exception ?? "The exception is not kept, or too many are: lancehouse table errors tells."),
+          ),
+        );
+      }
+      fill(foot, told.more ? h("button", { class: "more", onclick: more }, "More") : offset ? null : empty("No row has failed"));
+    } catch (error) {
+      if (error.name !== "AbortError" && body.isConnected) fill(foot, problem(error, more));
+    }
+  };
+  more();
 }
 
 function layout(info) {

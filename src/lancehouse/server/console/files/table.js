@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { add, copyButton, empty, fill, h, icon, problem, waiting } from "./dom.js";
 import { address, ago, bytes, dotted, KINDS, moment, whole } from "./format.js";
 import { imagesTab } from "./images.js";
+import { lineageTab } from "./lineage.js";
 import { crumbs } from "./places.js";
 import { rowsTab } from "./rows.js";
 import { schemaTab } from "./schema.js";
@@ -83,6 +84,7 @@ class TablePage {
       isLance && isReady && has("blob", "bytes") && ["images", "Images", imagesTab],
       isLance && isReady && ["indices", "Indices", indicesTab],
       isLance && isReady && ["storage", "Storage", storageTab],
+      isLance && isReady && ["lineage", "Lineage", lineageTab],
       ...(isReady ? [] : [["details", "Details", detailsTab]]),
       ["activity", "Activity", activityTab],
       ...(isReady ? [["details", "Details", detailsTab]] : []),
@@ -165,6 +167,7 @@ class TablePage {
         icon(info?.kind || "lance"),
         h("h1", {}, levels[levels.length - 1]),
         info ? h("span", { class: `badge ${info.kind}` }, KINDS[info.kind]) : null,
+        info?.summary?.is_view ? h("span", { class: "badge view", title: "Its rows are made of those of another table; the tab Lineage shows which" }, "materialized view") : null,
         info?.managed_by === "impl" ? h("span", { class: "badge", title: "Every commit is accepted by the catalog" }, "commits by the catalog") : null,
         copyButton(dotted([place, ...levels]), "Copy the name"),
       ),
