@@ -273,7 +273,7 @@ class _Runner:
         """
         settings = read_settings(self._spark)
         query = self._parse_query(f"SELECT 1 FROM t WHERE ({where})")  # noqa: S608
-        if query is None or settings.is_odd:
+        if query is None:
             return None
 
         def fold(name: str) -> str:
@@ -291,6 +291,8 @@ class _Runner:
 
     def _parse_query(self, text: str) -> QueryText | None:
         """Parse a query; None if it is not certain that Spark reads it in the same way."""
+        if read_settings(self._spark).is_odd:
+            return None
         try:
             query = QueryText(text)
         except InvalidInputError:
