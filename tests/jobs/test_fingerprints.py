@@ -306,3 +306,9 @@ def test_what_is_typed_into_a_shell_is_told_apart_by_its_bytecode() -> None:
     one, other, same = map(fingerprints.digest_code, functions)
     assert one == same
     assert one != other
+
+
+def test_a_text_that_is_too_long_for_a_name(tmp_path: Path) -> None:
+    """A name of a file has at most 255 characters, a path more."""
+    code = f"def function(batch):\n    return {'SELECT a.b ' * 40!r}"
+    assert take_fingerprint(tmp_path, code)[0]

@@ -14,6 +14,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from hashlib import sha256
@@ -365,9 +366,10 @@ class _CodeWalker:
             if self._reads_environment and text in os.environ:
                 inputs[f"{ENVIRONMENT}{text}"] = json_digest(os.environ[text])
             for path in {Path(text), Path(folder, text)} if _is_path(text) else ():
-                if path.is_file():
-                    about = path.stat()
-                    inputs[f"file {path}"] = f"{about.st_size} {about.st_mtime_ns}"
+                with suppress(OSError):  # a text that is no name of a file may be too long for one
+                    if path.is_file():
+                        about = path.stat()
+                        inputs[f"file {path}"] = f"{about.st_size} {about.st_mtime_ns}"
         return inputs
 
 
