@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lance
 import numpy as np
@@ -27,9 +28,11 @@ PRICE = Decimal("12345678901234567890.12")
 
 @pytest.fixture
 def catalog(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LanceCatalog:
-    """Few rows go to several tasks."""
+    """Few rows go to several tasks, though the driver could answer."""
     monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
-    return LanceCatalog(spark, "dir", {"root": str(tmp_path)})
+    catalog = LanceCatalog(spark, "dir", {"root": str(tmp_path)})
+    catalog.driver_bytes = 0
+    return catalog
 
 
 def decimals(*values: int | str | None) -> list[Decimal | None]:
@@ -214,3 +217,121 @@ def test_what_is_wrong_is_said_at_once(catalog: LanceCatalog, tmp_path: Path, as
     write(tmp_path, {"a": pa.array(decimals(1), pa.decimal256(76, 60))})
     with pytest.raises(InvalidInputError, match=says):
         catalog.aggregate("t", **asked)
+
+
+class LocalFrames:
+    """Takes what would go to Spark, whose types PySpark itself checks in the tests that start it."""
+
+    version = "4.3.0"
+
+    def createDataFrame(self, rows: pa.Table, struct: Any) -> Any:  # noqa: N802 - PySpark's name
+        self.types = {field.name: field.dataType.simpleString() for field in struct.fields}
+        return rows
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a small question asks Spark for {name}")
+
+
+@pytest.fixture
+def no_jobs(tmp_path: Path) -> LanceCatalog:
+    session: Any = LocalFrames()
+    return LanceCatalog(session, "dir", {"root": str(tmp_path)})
+
+
+@pytest.mark.parametrize("group_by", [[], ["g"]])
+def test_small_aggregates_without_spark(no_jobs: LanceCatalog, tmp_path: Path, group_by: list[str]) -> None:
+    """The same sums, means and types as from tasks."""
+    write(tmp_path, {name: pa.array(values, dtype) for name, (dtype, values, _, _) in SUMS.items()}, 1)
+    found: Any = no_jobs.aggregate("t", group_by, sum=list(SUMS), mean=list(SUMS), count=["*", "bool"])
+    types: dict[str, str] = cast("Any", no_jobs.spark).types
+    [row] = found.to_pylist()
+    for name, (_, values, total, kind) in SUMS.items():
+        assert row[f"{name}_sum"] == total, name
+        assert math.isclose(row[f"{name}_mean"], float(total) / sum(value is not None for value in values)), name
+        assert (types[f"{name}_sum"], types[f"{name}_mean"]) == (kind, "double"), name
+    assert (row["count"], row["bool_count"], types["count"]) == (4, 3, "bigint")
+
+
+@pytest.mark.parametrize("group_by", [[], ["g"]])
+def test_small_sums_that_do_not_fit(no_jobs: LanceCatalog, tmp_path: Path, group_by: list[str]) -> None:
+    write(tmp_path, {name: pa.array(values, dtype) for name, (dtype, values, _) in TOO_LARGE.items()}, 1)
+    for name, (_, _, kind) in TOO_LARGE.items():
+        with pytest.raises(InvalidInputError, match=f"the sum of column {name} does not fit {re.escape(kind)}"):
+            no_jobs.aggregate("t", group_by, sum=name)
+    found: Any = no_jobs.aggregate("t", group_by, mean=["large", "small"])
+    [row] = found.to_pylist()
+    assert (row["large_mean"], row["small_mean"]) == (2.0**62, -(2.0**62))
+
+
+def test_small_questions_about_no_rows(no_jobs: LanceCatalog, tmp_path: Path) -> None:
+    write(tmp_path, {"a": pa.array([1, 2])})
+    measures: dict[str, Any] = {"sum": "a", "min": "a", "max": "a", "mean": "a", "count": ["a", "*"]}
+    none: Any = no_jobs.aggregate("t", filter="g = 'y'", **measures)
+    assert none.to_pylist() == [{"a_sum": None, "a_min": None, "a_max": None, "a_mean": None, "a_count": 0, "count": 0}]
+    groups: Any = no_jobs.aggregate("t", "g", filter="g = 'y'", **measures)
+    assert groups.to_pylist() == []
+    names: Any = no_jobs.aggregate("t", "g")
+    assert names.to_pylist() == [{"g": "x"}]
+    assert (no_jobs.count("t", "a > 1"), no_jobs.count("t")) == (1, 2)
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_a_small_search_without_spark(no_jobs: LanceCatalog, tmp_path: Path, index: bool) -> None:
+    numbers = pa.array(np.arange(600, dtype="f4"))
+    write(tmp_path, {"a": pa.array(range(300)), "v": pa.FixedSizeListArray.from_arrays(numbers, 2)}, 100)
+    if index:
+        lance.dataset(tmp_path / "t.lance").create_index("v", "IVF_FLAT", num_partitions=1)
+    found: Any = no_jobs.search("t", [8.0, 9.0], k=3, columns=["a"], filter="a <> 5")
+    assert found.to_pylist() == [
+        {"a": 4, "_distance": 0.0},
+        {"a": 3, "_distance": 8.0},
+        {"a": 2, "_distance": 32.0},
+    ]
+    no_jobs.driver_bytes = 0
+    with pytest.raises(AssertionError, match="asks Spark for"):
+        no_jobs.search("t", [8.0, 9.0], k=3)
+
+
+def test_what_is_not_small_goes_to_spark(no_jobs: LanceCatalog, tmp_path: Path) -> None:
+    write(tmp_path, {"a": pa.array(range(100)), "f": pa.array([0.0, -0.0] * 50), "text": pa.array(["x" * 100] * 100)})
+    no_jobs.driver_bytes = 800
+    no_jobs.aggregate("t", sum="a")
+    for asked in ({"max": "text"}, {"sum": ["a", "f"]}, {"sum": "a", "filter": "text <> 'y'"}):
+        with pytest.raises(AssertionError, match="asks Spark for"):
+            no_jobs.aggregate("t", **asked)
+    with pytest.raises(AssertionError, match="asks Spark for"):
+        no_jobs.count("t", "text <> 'y'")
+    no_jobs.driver_bytes = 1 << 20
+    no_jobs.aggregate("t", "g", max="text")
+    with pytest.raises(AssertionError, match="asks Spark for"):
+        no_jobs.aggregate("t", "f", count="*")  # to Arrow, 0.0 and -0.0 are two groups
+
+
+def test_a_setting_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCEHOUSE_DRIVER_BYTES", "many")
+    with pytest.raises(InvalidInputError, match="LANCEHOUSE_DRIVER_BYTES must be a number of bytes, not 'many'"):
+        LanceCatalog(cast("Any", LocalFrames()), "dir", {"root": str(tmp_path)})
+
+
+def test_both_ways_answer_the_same(catalog: LanceCatalog, tmp_path: Path) -> None:
+    """By tasks and by the driver: types of columns, values, NaN, nulls."""
+    columns: dict[str, Any] = {
+        "i": pa.array([1, None, 3, 4], pa.int32()),
+        "u": pa.array([1, 2, None, 4], pa.uint16()),
+        "f": pa.array([1.5, NAN, None, -0.5], pa.float32()),
+        "d": pa.array([datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)], pa.timestamp("us", "UTC")),
+        "s": pa.array(["b", None, "a", "c"]),
+        "p": pa.array(decimals(1, 2, None, 4), pa.decimal256(50, 0)),
+        "k": pa.array(["x", "y", "x", None]).dictionary_encode(),
+    }
+    write(tmp_path, columns, 1)
+    for keys in ([], ["k"], ["k", "g"]):
+        asked: dict[str, Any] = {"min": list("iufdsp"), "max": list("iufdsp"), "sum": list("iuf"), "mean": list("iuf")}
+        by_tasks = catalog.aggregate("t", keys, **asked, count=["*", "s"])
+        catalog.driver_bytes = 1 << 20
+        by_driver = catalog.aggregate("t", keys, **asked, count=["*", "s"])
+        catalog.driver_bytes = 0
+        simple = [frame.schema.simpleString() for frame in (by_tasks, by_driver)]
+        assert simple[0] == simple[1]
+        rows = [sorted(map(repr, frame.collect())) for frame in (by_tasks, by_driver)]
+        assert rows[0] == rows[1]

@@ -161,6 +161,40 @@ def _value_bytes(dtype: pa.DataType) -> int:
     return dtype.bit_width // 8 if pa.types.is_primitive(dtype) else 8
 
 
+def estimate_bytes(dataset: lance.LanceDataset, columns: Sequence[str], filter: str | None = None) -> int:
+    """Return about how many bytes a scan of some columns reads, from the manifest alone; rather too many than too few.
+
+    Args:
+        dataset: the version.
+        columns: the columns, or fields of structs.
+        filter: condition on the rows, whose columns are read too.
+    """
+    totals = dataset.get_version()["metadata"]
+    if "total_files_size" not in totals:  # an old manifest
+        return LAST_VERSION
+    size, rows = int(totals["total_files_size"]), int(totals.get("total_rows", LAST_VERSION))
+    wanted = {name.partition(".")[0] for name in columns}
+    fields = [
+        field
+        for field in dataset.schema
+        if field.name in wanted or (filter is not None and field.name.lower() in filter.lower())
+    ]
+    if any(map(has_blobs, fields)):
+        return LAST_VERSION
+    if not all(_is_fixed_size(field.type) for field in fields):
+        return size
+    return min(size, rows * sum(_value_bytes(field.type) for field in fields))
+
+
+def _is_fixed_size(dtype: Any) -> bool:
+    match dtype:
+        case pa.FixedSizeListType():
+            return _is_fixed_size(dtype.value_type)
+        case pa.StructType():
+            return all(_is_fixed_size(field.type) for field in dtype)
+    return bool(pa.types.is_primitive(dtype))
+
+
 @dataclass(frozen=True, slots=True)
 class VersionSelector:
     """Selects a version of a table: by number, by tag or by time; the latest if none is given."""

@@ -174,8 +174,17 @@ class VectorSearch:
         matrix = np.asarray(vectors.flatten(), dtype=np.float32).reshape(len(vectors), -1)
         distances = _distances(matrix, np.asarray(self.vector, np.float32), self.metric or METRICS[0])
         rows = present.column(1).to_numpy()
-        close = np.argsort(distances, kind="stable")[: self.k]
+        close = _nearest(distances, self.k)
         return [(float(distances[each]), int(rows[each])) for each in close if not np.isnan(distances[each])]
+
+
+def _nearest(distances: Any, k: int) -> Any:
+    """Return the places of the `k` least distances in order, the first of equal ones first; NaN is the greatest."""
+    if k >= len(distances):
+        return np.argsort(distances, kind="stable")
+    limit = np.partition(distances, k - 1)[k - 1]
+    near = np.arange(len(distances)) if np.isnan(limit) else np.flatnonzero(distances <= limit)
+    return near[np.argsort(distances[near], kind="stable")[:k]]
 
 
 def best_hits(hits: Sequence[Hit], k: int) -> list[Hit]:

@@ -15,12 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, estimate_bytes, split_fragments
 from lancehouse.schema.array_conversion import decimal_to_text
+from lancehouse.schema.spark import from_spark_name
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, narrow_decimal
 from lancehouse.spark.engine import Batches, parallelism, run_in_tasks
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.session import to_local_frame, to_struct
 
 FUNCTIONS = ("sum", "min", "max", "mean", "count")
 ALL_COLUMNS = "*"
@@ -73,6 +74,34 @@ class Measure:
                 return self._combine_sum(dtype, _spark_decimal(dtype)).cast("double") / number
         column: Column = getattr(functions, self.function)(_partial_column(self.column, self.function))
         return functions.substr(column, functions.lit(_order_digits(dtype) + 1)) if _is_text(dtype) else column
+
+    def compute_whole(self, partials: pa.Table, schema: pa.Schema) -> Any:
+        """Return the values of the measure from partial aggregates of all rows, in the types that Spark would make."""
+        dtype = pa.null() if self.column == ALL_COLUMNS else schema.field(self.column).type
+        match self.function:
+            case "count":
+                return pc.coalesce(partials.column(_label(self.column, "count")).cast(pa.int64()), pa.scalar(0))
+            case "sum":
+                return self._to_sum(partials.column(_label(self.column, "sum")), dtype)
+            case "mean":
+                total = partials.column(_label(self.column, "sum"))
+                if pa.types.is_decimal(dtype):
+                    total = self._to_sum(total, dtype)
+                number = partials.column(_label(self.column, "count"))
+                return pc.divide(total.cast(pa.float64(), safe=False), number.cast(pa.float64()))
+        return partials.column(_label(self.column, self.function))
+
+    def _to_sum(self, total: Any, dtype: pa.DataType) -> Any:
+        if pa.types.is_floating(dtype):
+            return total
+        name = _spark_sum(dtype)
+        to: Any = pa.int64() if name == "bigint" else from_spark_name(name, (self.column,))
+        if to != pa.int64() and pa.types.is_integer(total.type):
+            total = total.cast(pa.decimal128(20, 0))
+        try:
+            return total.cast(to)
+        except pa.ArrowInvalid as error:
+            raise InvalidInputError(_too_large_message(self.column, name)) from error
 
     def _combine_sum(self, dtype: pa.DataType, to: str) -> Column:
         partial = _partial_column(self.column, "sum")
@@ -146,19 +175,8 @@ class Aggregation:
             schema: schema of the batches.
             batches: the rows of the task.
         """
-        needed = dict.fromkeys((each.column, part) for each in self.measures for part in each.parts)
-        firsts = [
-            _PartialAggregate(column, part, schema.names[0] if column == ALL_COLUMNS else column, part)
-            for column, part in needed
-        ]
-        nexts = [each.to_merge_step() for each in firsts]
-        partials: list[pa.Table] = []
-        for chunk in _chunks(schema, batches):
-            partials.append(self._aggregate(chunk, firsts))
-            if sum(map(len, partials)) > 2 * len(partials[0]) + CHUNK:  # merging many groups often would be slow
-                partials = [self._merge_partials(partials, nexts)]
-        combined = self._merge_partials(partials, nexts) if partials else self._aggregate(schema.empty_table(), firsts)
-        for each in firsts:
+        combined = self._compute_partials(schema, batches)
+        for each in self._partials(schema):
             place = combined.schema.get_field_index(each.label)
             dtype = schema.field(each.column).type if each.column != ALL_COLUMNS else pa.null()
             columns = each.to_spark(combined.column(place), dtype)
@@ -166,6 +184,30 @@ class Aggregation:
             for name, values in columns.items():
                 combined = combined.append_column(name, values)
         return combined
+
+    def compute_all(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        """Aggregate all rows of a table, with the result that Spark makes of the partial results of tasks."""
+        combined = self._compute_partials(schema, batches)
+        columns = [combined.column(key) for key in self.keys]
+        columns += [each.compute_whole(combined, schema) for each in self.measures]
+        return pa.Table.from_arrays(columns, [*self.keys, *(each.name for each in self.measures)])
+
+    def _partials(self, schema: pa.Schema) -> list[_PartialAggregate]:
+        needed = dict.fromkeys((each.column, part) for each in self.measures for part in each.parts)
+        return [
+            _PartialAggregate(column, part, schema.names[0] if column == ALL_COLUMNS else column, part)
+            for column, part in needed
+        ]
+
+    def _compute_partials(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        firsts = self._partials(schema)
+        nexts = [each.to_merge_step() for each in firsts]
+        partials: list[pa.Table] = []
+        for chunk in _chunks(schema, batches):
+            partials.append(self._aggregate(chunk, firsts))
+            if sum(map(len, partials)) > 2 * len(partials[0]) + CHUNK:  # merging many groups often would be slow
+                partials = [self._merge_partials(partials, nexts)]
+        return self._merge_partials(partials, nexts) if partials else self._aggregate(schema.empty_table(), firsts)
 
     def _merge_partials(self, partials: Sequence[pa.Table], sums: Sequence[_PartialAggregate]) -> pa.Table:
         if len(partials) == 1:
@@ -361,17 +403,25 @@ def _to_names(columns: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def aggregate(
-    spark: SparkSession, address: TableAddress, aggregation: Aggregation, selector: VersionSelector
+    spark: SparkSession,
+    address: TableAddress,
+    aggregation: Aggregation,
+    selector: VersionSelector,
+    driver_bytes: int = 0,
 ) -> DataFrame:
     """Return one row for each group, or one for all, with a column `{column}_{function}` for each measure.
+
+    It is computed in tasks; or in this process, before this returns, if it reads no more than `driver_bytes` for it.
 
     Raises:
         InvalidInputError: a function does not support a type; in a task, a sum does not fit its type.
     """
-    return aggregate_version(spark, PinnedVersion.resolve(address, selector), aggregation)
+    return aggregate_version(spark, PinnedVersion.resolve(address, selector), aggregation, driver_bytes)
 
 
-def aggregate_version(spark: SparkSession, pinned: PinnedVersion, aggregation: Aggregation) -> DataFrame:
+def aggregate_version(
+    spark: SparkSession, pinned: PinnedVersion, aggregation: Aggregation, driver_bytes: int = 0
+) -> DataFrame:
     """Aggregate one version. See `aggregate`."""
     table, dataset = pinned.open()
     schema = aggregation.scan.schema(table, dataset)
@@ -382,11 +432,17 @@ def aggregate_version(spark: SparkSession, pinned: PinnedVersion, aggregation: A
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise InvalidInputError(f"{table}: {error}") from error
 
+    def read(parts: list[FragmentRange]) -> Iterable[pa.RecordBatch]:
+        batches = aggregation.scan.batches(*pinned.open(), parts)
+        return batches if plain == schema else (batch.cast(plain) for batch in batches)
+
     def work(parts: list[FragmentRange]) -> Batches:
-        table, dataset = pinned.open()
-        batches = aggregation.scan.batches(table, dataset, parts)
-        found = aggregation.compute(plain, batches if plain == schema else (batch.cast(plain) for batch in batches))
-        return map(rows.convert_batch, found.to_batches())
+        return map(rows.convert_batch, aggregation.compute(plain, read(parts)).to_batches())
+
+    columns = aggregation.scan.columns or ()
+    if _can_group(plain, aggregation.keys) and estimate_bytes(dataset, columns, aggregation.filter) <= driver_bytes:
+        whole = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
+        return to_local_frame(spark, aggregation.compute_all(plain, read(whole)))
 
     parts = split_fragments(dataset, parallelism(spark), split=aggregation.filter is None)
     found = run_in_tasks(spark, parts or [[]], work, to_struct(rows.struct))
@@ -395,6 +451,12 @@ def aggregate_version(spark: SparkSession, pinned: PinnedVersion, aggregation: A
     if not combined:
         return found.distinct()
     return found.groupBy(*keys).agg(*combined) if keys else found.agg(*combined)
+
+
+def _can_group(schema: pa.Schema, keys: Iterable[str]) -> bool:
+    """Return whether Arrow tells groups apart as Spark does: to Arrow 0.0 is not -0.0."""
+    types = [schema.field(key).type for key in keys]
+    return not any(pa.types.is_floating(dtype) or pa.types.is_nested(dtype) for dtype in types)
 
 
 def _check_scales(table: TableRef, schema: pa.Schema, measures: Iterable[Measure]) -> None:

@@ -90,6 +90,8 @@ class LanceCatalog(TableJobs):
         session.check_session(spark)
         self.spark, self._catalog = spark, Connection(impl, dict(properties or {}))
         super().__init__(self._catalog, SparkEngine(spark), functions=functions)
+        self.driver_bytes = session.default_driver_bytes()
+        """A count, aggregate or search that reads no more is done by this process, without a job of Spark."""
         self.current_namespace: tuple[str, ...] = ()
         self.attached: dict[str, LanceCatalog] = {}
 
@@ -248,7 +250,8 @@ class LanceCatalog(TableJobs):
     ) -> int:
         """Return the number of rows, or of those that match a filter. See `read` for the arguments."""
         rows = check_condition("filter", filter)
-        return table_reader.count_rows(self.spark, self._address(table), rows, VersionSelector(version, tag, as_of))
+        selector = VersionSelector(version, tag, as_of)
+        return table_reader.count_rows(self.spark, self._address(table), rows, selector, self.driver_bytes)
 
     def aggregate(
         self,
@@ -274,12 +277,13 @@ class LanceCatalog(TableJobs):
         measures = {name: some_names(name, columns) for name, columns in given.items()}
         groups = check_names("group_by", group_by)
         aggregation = parse_aggregation(groups, measures, check_condition("filter", filter))
-        return aggregates.aggregate(self.spark, self._address(table), aggregation, VersionSelector(version, tag, as_of))
+        selector = VersionSelector(version, tag, as_of)
+        return aggregates.aggregate(self.spark, self._address(table), aggregation, selector, self.driver_bytes)
 
     def _search(
         self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
     ) -> DataFrame:
-        return search.search(self.spark, address, vector, text, how, hybrid, selector)
+        return search.search(self.spark, address, vector, text, how, hybrid, selector, self.driver_bytes)
 
     def _explain(
         self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector

@@ -231,7 +231,7 @@ class PlannedQuery:
             if function != "key" and column not in measures.setdefault(function, []):
                 measures[function].append(column)
         aggregation = parse_aggregation(whole.keys, measures, whole.scan.filter)
-        frame = aggregate_version(self._spark, table.pinned, aggregation)
+        frame = aggregate_version(self._spark, table.pinned, aggregation, self.catalog.driver_bytes)
         names = [column if function == "key" else Measure(function, column).name for function, column in whole.items]
         if len(set(frame.columns)) != len(frame.columns):
             return expected

@@ -23,8 +23,9 @@ from lancehouse.jobs.search import (
     split_found,
     to_result,
 )
+from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.nearest_rows import Hits
-from lancehouse.lake.scans import FragmentRange, VersionSelector, split_fragments
+from lancehouse.lake.scans import FragmentRange, VersionSelector, estimate_bytes, split_fragments
 from lancehouse.lake.search import (
     BLOCK_QUERIES,
     QUERY,
@@ -47,12 +48,14 @@ from lancehouse.lake.vector_search import (
 )
 from lancehouse.schema.spark_rows import LanceToSpark, to_spark_rows
 from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks, translate_task_errors
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.session import to_local_frame, to_struct
 
 FOUND = StructType().add("block", "integer").add("near", "binary").add("worded", "binary")
 """What tasks tell those that merge their hits: the hits of a block of queries."""
 _FIELDS: list[tuple[str, pa.DataType]] = [("block", pa.int32()), ("near", pa.binary()), ("worded", pa.binary())]
 FOUND_SCHEMA = pa.schema(_FIELDS)
+MOST_LOCAL_ROWS = 1000
+"""Largest number of rows of an answer that this process finds and passes to Spark."""
 WIRE_BYTES = 32 << 20
 """Size in bytes of the queries that are sent with one plan."""
 
@@ -65,6 +68,7 @@ def search(
     how: Search,
     hybrid: Any,
     selector: VersionSelector,
+    driver_bytes: int = 0,
 ) -> DataFrame:
     """Return the rows that are best for one query, the best first; or those for each of many, with id and rank.
 
@@ -76,11 +80,12 @@ def search(
         how: how to search.
         hybrid: what the caller has given as such; anything but None says that a DataFrame has vectors and texts.
         selector: the version.
+        driver_bytes: one vector is searched for in this process, before this returns, if its column has no more bytes.
     """
     asked, id_type = collect_queries(vector, text, hybrid)
     pinned = PinnedVersion.resolve(address, selector)
     if asked.ids is None and asked.queries.texts is None and how.prefilter:
-        return _search_one(spark, pinned, asked.queries, how)
+        return _search_one(spark, pinned, asked.queries, how, driver_bytes)
     frames = [_search_many(spark, pinned, part, id_type, how) for part in _split_queries(asked)]
     whole = frames[0]
     for frame in frames[1:]:
@@ -205,17 +210,21 @@ class _ResultRows:
 # One vector
 
 
-def _search_one(spark: SparkSession, pinned: PinnedVersion, queries: Queries, how: Search) -> DataFrame:
+def _search_one(
+    spark: SparkSession, pinned: PinnedVersion, queries: Queries, how: Search, driver_bytes: int
+) -> DataFrame:
     """Return the rows nearest to a vector, with `_distance`, the nearest first.
 
     An index is searched by one task. Without one all vectors are compared, in as many tasks as the cluster runs at
-    once.
+    once. Both are done by this process if the vectors are few.
     """
     table, dataset = pinned.open()
     how = how.resolve(table, dataset, queries)
     assert how.column is not None
     vector = tuple(map(float, queries.vectors[0]))
     query = VectorSearch(vector, how.k, how.column, how.filter, how.columns, how.metric, how.effort)
+    if query.k <= MOST_LOCAL_ROWS and estimate_bytes(dataset, (query.column,), query.filter) <= driver_bytes:
+        return to_local_frame(spark, _search_here(table, dataset, query))
     hits = None if has_vector_index(dataset, query.column) else _search_by_comparison(spark, pinned, query)
     rows = to_spark_rows(query.read_hits(table, dataset, []).schema)
 
@@ -225,6 +234,13 @@ def _search_one(spark: SparkSession, pinned: PinnedVersion, queries: Queries, ho
         return map(rows.convert_batch, found.combine_chunks().to_batches())  # one batch, so that Spark keeps the order
 
     return run_in_tasks(spark, [0], work, to_struct(rows.struct))
+
+
+def _search_here(table: TableRef, dataset: Any, query: VectorSearch) -> pa.Table:
+    if has_vector_index(dataset, query.column):
+        return query.search_index(table, dataset)
+    whole = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
+    return query.read_hits(table, dataset, best_hits(query.search_parts(table, dataset, whole), query.k))
 
 
 def _search_by_comparison(spark: SparkSession, pinned: PinnedVersion, query: VectorSearch) -> list[Hit]:

@@ -16,15 +16,19 @@ from tempfile import TemporaryFile
 from types import FrameType
 from typing import IO, Any, TextIO
 
+import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import __version__ as version
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.java import JavaNotFoundError, find_java
 
+DRIVER_BYTES = "LANCEHOUSE_DRIVER_BYTES"
+"""Environment variable with the number of bytes that a question may read to be answered by the driver itself."""
 OLDEST = (4, 2)
 """The oldest version of Spark that is supported."""
 
@@ -76,6 +80,25 @@ def check_session(spark: SparkSession) -> None:
         raise InvalidInputError(
             f"Spark {spark_version} is too old: {oldest} or newer is needed (PySpark here is {version})"
         )
+
+
+def default_driver_bytes() -> int:
+    """Return how many bytes a question may read to be answered by the driver itself.
+
+    Raises:
+        InvalidInputError: the environment variable is no number.
+    """
+    text = os.environ.get(DRIVER_BYTES, str(64 << 20))
+    if not text.isdecimal():
+        raise InvalidInputError(f"{DRIVER_BYTES} must be a number of bytes, not {text!r}")
+    return int(text)
+
+
+def to_local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return a DataFrame of rows that are in the memory of this process, in their order."""
+    converter = to_spark_rows(rows.schema)
+    batches = [converter.convert_batch(batch) for batch in rows.combine_chunks().to_batches()]
+    return spark.createDataFrame(pa.Table.from_batches(batches, converter.schema), to_struct(converter.struct))
 
 
 def to_struct(json: Mapping[str, Any]) -> StructType:

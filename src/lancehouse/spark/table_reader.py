@@ -24,7 +24,7 @@ from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
 from lancehouse.jobs.executor_cache import share
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, estimate_bytes, split_fragments
 from lancehouse.lake.versions import to_millis
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks
@@ -227,8 +227,13 @@ def read_following_batches(
     return read_fitting_batches(scan, schema, table, dataset, parts, VIEW)
 
 
-def count_rows(spark: SparkSession, address: TableAddress, filter: str | None, selector: VersionSelector) -> int:
-    """Return the number of rows of a table, or of those that match a filter, which are counted in tasks."""
+def count_rows(
+    spark: SparkSession, address: TableAddress, filter: str | None, selector: VersionSelector, driver_bytes: int = 0
+) -> int:
+    """Return the number of rows of a table, or of those that match a filter.
+
+    They are counted in tasks, or in this process if it reads no more than `driver_bytes` for it.
+    """
     scan = Scan(columns=(), filter=filter, with_row_id=True)
     pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()
@@ -239,5 +244,7 @@ def count_rows(spark: SparkSession, address: TableAddress, filter: str | None, s
     def work(parts: list[FragmentRange]) -> list[str]:
         return [str(scan.count(*pinned.open(), parts))]
 
+    if estimate_bytes(dataset, (), filter) <= driver_bytes:
+        return scan.count(table, dataset, [FragmentRange(each.fragment_id) for each in dataset.get_fragments()])
     parts = split_fragments(dataset, parallelism(spark), split=False)
     return sum(map(int, collect_results(spark, parts, work)))
