@@ -10,16 +10,17 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lance
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, functions
 
+from bench.spark_process import cpu_s
 from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.spark import LanceCatalog
 from lancehouse.spark.session import quiet_session
@@ -29,6 +30,7 @@ FRAGMENTS = 8
 EFFORT = SearchEffort(nprobes=20, refine_factor=20)
 """What the default comes to with `K`, for all sides that search by the index."""
 
+T = TypeVar("T")
 OURS = "`cat.search`, a DataFrame of all queries"
 
 
@@ -40,14 +42,11 @@ class SearchRow:
     queries: int
     """How many were measured."""
     seconds: float
+    cpu_s: float
+    """Seconds of processors, of this process, the JVM and Python's workers."""
     recall: float
     mark: float | None = None
     """How many times as fast we expect to be."""
-
-    @property
-    def query_s(self) -> float:
-        """Seconds for one query."""
-        return self.seconds / self.queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +93,11 @@ class SearchBench:
         """Measure all ways; the first one gives the truth, which is compared with Lance's own."""
         size, few, some = self._size, self._size.few, self._size.some
         self._catalog.search("docs", self._frame(few), columns=["id"]).toArrow()  # starts Python's workers
-        seconds, self._truth = min((self._time(size.queries) for _ in range(size.rounds)), key=lambda one: one[0])
-        yield SearchRow(OURS, size.queries, seconds, 1.0)
-        index_s, found = self._time(some, nprobes=EFFORT.nprobes, refine_factor=EFFORT.refine_factor)
-        yield SearchRow("the same, by the index", some, index_s, self._recall(found))
+        rounds = [self._time(size.queries) for _ in range(size.rounds)]
+        took, self._truth = min(rounds, key=lambda one: one[0])
+        yield SearchRow(OURS, size.queries, *took, 1.0)
+        took, found = self._time(some, nprobes=EFFORT.nprobes, refine_factor=EFFORT.refine_factor)
+        yield SearchRow("the same, by the index", some, *took, self._recall(found))
         usual = {"minimum_nprobes": EFFORT.nprobes, "refine_factor": EFFORT.refine_factor}
         yield self._one_by_one("`cat.search`, one at a time", few, self._search_one, 10)
         yield self._one_by_one("pylance, one at a time, the same effort", some, partial(self._ask_lance, **usual), 1.5)
@@ -114,22 +114,19 @@ class SearchBench:
         )
         return self._catalog.spark.createDataFrame(table)
 
-    def _time(self, count: int, **effort: Any) -> tuple[float, list[set[int]]]:
-        """Seconds of a search for so many queries at once, and the ids that each found."""
+    def _time(self, count: int, **effort: Any) -> tuple[tuple[float, float], list[set[int]]]:
+        """Seconds of a search for so many queries at once, those of processors, and the ids that each found."""
         frame = self._frame(count)
-        began = time.perf_counter()
-        found = self._catalog.search("docs", frame, K, columns=["id"], **effort).toArrow()
-        seconds = time.perf_counter() - began
+        took, found = timed(lambda: self._catalog.search("docs", frame, K, columns=["id"], **effort).toArrow())
         ids: list[set[int]] = [set() for _ in range(count)]
         for query, row in zip(found.column("query_id").to_pylist(), found.column("id").to_pylist(), strict=True):
             ids[query].add(row)
-        return seconds, ids
+        return took, ids
 
     def _one_by_one(self, way: str, count: int, search: Callable[[Any], list[int]], mark: float | None) -> SearchRow:
         search(self._queries[-1])
-        began = time.perf_counter()
-        found = [set(search(query)) for query in self._queries[:count]]
-        return SearchRow(way, count, time.perf_counter() - began, self._recall(found), mark)
+        took, found = timed(lambda: [set(search(query)) for query in self._queries[:count]])
+        return SearchRow(way, count, *took, self._recall(found), mark)
 
     def _search_one(self, query: Any) -> list[int]:
         return [row.id for row in self._catalog.search("docs", query, K, columns=["id"]).collect()]
@@ -153,15 +150,21 @@ class SearchBench:
         ranked = pairs.selectExpr("query_id", "id", f"{distance} AS distance").selectExpr(
             "query_id", "id", "row_number() OVER (PARTITION BY query_id ORDER BY distance) AS place"
         )
-        began = time.perf_counter()
-        found = ranked.where(f"place <= {K}").toArrow().num_rows
-        seconds = time.perf_counter() - began
+        took, found = timed(lambda: ranked.where(f"place <= {K}").toArrow().num_rows)
         if found != K * size.few:
             raise AssertionError(f"the cross join found {found} rows")
-        return SearchRow("a cross join of Spark", size.few, seconds * size.rows / size.joined_rows, 1.0, 5)
+        seconds, processor_s = (each * size.rows / size.joined_rows for each in took)
+        return SearchRow("a cross join of Spark", size.few, seconds, processor_s, 1.0, 5)
 
     def _recall(self, found: Sequence[set[int]]) -> float:
         return sum(len(ids & truth) for ids, truth in zip(found, self._truth, strict=False)) / (K * len(found))
+
+
+def timed(work: Callable[[], T]) -> tuple[tuple[float, float], T]:
+    """Seconds of some work, those of processors, and what it returns."""
+    began, before = time.perf_counter(), cpu_s(os.getpid())
+    found = work()
+    return (time.perf_counter() - began, cpu_s(os.getpid()) - before), found
 
 
 def to_vectors(matrix: Any) -> Any:
@@ -171,9 +174,12 @@ def to_vectors(matrix: Any) -> Any:
 
 def format_row(row: SearchRow, first: SearchRow, queries: int) -> str:
     """A line of the table in docs/benchmarks.md."""
-    ratio = "" if row is first else f"{row.query_s / first.query_s:,.1f}"
-    times = f"{row.query_s * 1000:,.2f} | {row.query_s * queries:,.1f}"
-    return f"| {row.way} | {row.queries:,} | {times} | {ratio} | {row.mark or ''} | {row.recall:.3f} |"
+    cells = [row.way, f"{row.queries:,}"]
+    for name in ("seconds", "cpu_s"):
+        one_s, first_s = (getattr(each, name) / each.queries for each in (row, first))
+        ratio = "" if row is first else f", **{one_s / first_s:,.1f}**"
+        cells.append(f"{one_s * queries:,.0f}{ratio}")
+    return f"| {' | '.join(cells)} | {row.mark or ''} | {row.recall:.3f} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -182,15 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="small, to see that it works; the figures say little")
     parser.add_argument("--cores", type=int, help="default: all")
     parser.add_argument("--data", type=Path, help="folder for the table, which is kept and used again")
+    parser.add_argument("--rounds", type=int, default=FULL.rounds, help="of all queries at once; the best counts")
     options = parser.parse_args(arguments)
-    size = QUICK if options.quick else FULL
+    size = QUICK if options.quick else replace(FULL, rounds=options.rounds)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, quiet_session(options.cores) as spark:
         root = options.data or Path(folder)
         bench = SearchBench(LanceCatalog(spark, "dir", {"root": str(root)}), root, size)
         print(f"{size.rows:,} vectors of {DIMENSION} float32, load {os.getloadavg()[0]:.1f} at the start\n")
-        seconds = f"seconds for {size.queries:,}"
-        print(f"| way | queries | ms for one | {seconds} | times as fast we are | expected | recall@{K} |")
-        print("|---|---|---|---|---|---|---|", flush=True)
+        print(f"| way | queries | seconds for {size.queries:,} | processor time | expected | recall@{K} |")
+        print("|---|---|---|---|---|---|", flush=True)
         first = None
         for row in bench.run():
             first = first or row

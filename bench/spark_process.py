@@ -46,7 +46,7 @@ class Worker:
         """
         assert self._process.stdin
         assert self._process.stdout
-        before = _cpu_s(self._process.pid)
+        before = cpu_s(self._process.pid)
         try:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
@@ -58,7 +58,7 @@ class Worker:
         answer = json.loads(line)
         if "error" in answer:
             raise WorkRefusedError(answer["error"])
-        return WorkAnswer(answer["found"], answer["seconds"], _cpu_s(self._process.pid) - before)
+        return WorkAnswer(answer["found"], answer["seconds"], cpu_s(self._process.pid) - before)
 
     def forget_peak(self) -> None:
         """Let the memory that it needs at most be counted from now on."""
@@ -104,14 +104,14 @@ def start(
             process.communicate()
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Of a process, of those that it started, and of those of them that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in _text(task)]
     except FileNotFoundError:  # it has just ended
         return 0.0
-    return sum(map(int, fields[11:15])) / TICKS + sum(map(_cpu_s, children))
+    return sum(map(int, fields[11:15])) / TICKS + sum(map(cpu_s, children))
 
 
 def _text(file: Path) -> list[str]:
