@@ -229,6 +229,38 @@ def test_a_fill_of_the_source_beside_a_refresh_is_seen(jobs: TableJobs, tmp_path
     assert jobs.refresh("sizes").inserted == 0
 
 
+def test_a_refresh_that_died_is_gone_on_with_after_a_fill_of_the_source(
+    jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that the call before took for unchanged are still in the view."""
+
+    def append(number: int) -> None:
+        lance.write_dataset(pa.table({"id": [number], "words": ["x"]}), tmp_path / "docs.lance", mode="append")
+
+    def die(*_: Any, **__: Any) -> Any:
+        raise InternalError("killed")
+
+    @lancehouse.column(version="1", inputs=["id"], returns=pa.int64())
+    def disturbed(ids: Any) -> Any:
+        if 2 in ids.to_pylist():  # the first fragment is committed
+            append(10)
+            jobs.refresh("sizes")
+            append(11)
+            with monkeypatch.context() as patch, pytest.raises(InternalError):
+                patch.setattr(views, "commit_rewrite", die)
+                jobs.refresh("sizes")
+        return ids
+
+    jobs.define_columns("docs", {"size": disturbed})
+    jobs.create_materialized_view("sizes", "docs", columns=["id", "size"])
+    jobs.backfill("docs", {"size": disturbed}, commit_every=1, max_concurrency=1)
+    for _ in range(2):
+        jobs.refresh("sizes")
+        rows = lance.dataset(tmp_path / "sizes.lance").to_table(["id", "size"]).to_pylist()
+        assert sorted(row["id"] for row in rows) == [*range(6), 10, 11]
+    assert all(row["size"] == row["id"] for row in rows)
+
+
 def test_columns_may_be_computed_in_a_view_and_in_its_source(jobs: TableJobs, tmp_path: Path) -> None:
     @lancehouse.column(version="1", inputs=["text"], returns=pa.int64())
     def size(texts: Any) -> Any:

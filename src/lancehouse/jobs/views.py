@@ -403,7 +403,7 @@ class _SourceChanges:
         terms = [changed_since(since)]
         if since and (computed := definitions(source.schema).values()):
             # A fill that was committed since may have read, and noted, an older version.
-            oldest = min([since, *_find_fills(table, since)])
+            oldest = min([since, *_find_fills(table, since, pinned.version)])
             terms += [f"{quote_name(each.companion)}.at >= {oldest}" for each in computed]
         terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
         conditions = [f"({' OR '.join(terms)})"] if since else []
@@ -480,8 +480,11 @@ def _require_definition(table: TableRef, schema: pa.Schema) -> ViewDefinition:
     return definition
 
 
-def _find_fills(table: TableRef, since: int) -> list[int]:
-    """Return the versions that the values of fills were computed from which were committed after a version."""
+def _find_fills(table: TableRef, since: int, upto: int) -> list[int]:
+    """Return the versions that the values of fills were computed from which were committed between two versions.
+
+    Later ones are left to the next refresh: a call that goes on with what another has made must find the same rows.
+    """
     found: list[int] = []
 
     def note(transaction: lance.Transaction) -> bool:
@@ -489,7 +492,7 @@ def _find_fills(table: TableRef, since: int) -> list[int]:
         found.extend([int(text)] if text.isdecimal() else [])
         return False
 
-    find_version(replace(table, version=None), note, after=since)
+    find_version(replace(table, version=None), note, after=since, before=upto + 1)
     return found
 
 
