@@ -569,6 +569,23 @@ def test_no_row_is_computed_twice_beyond_a_checkpoint(docs: str, tmp_path: Path,
     assert read(docs, "counted")[20] == "W20"
 
 
+def test_values_of_rows_that_a_restore_has_undone_are_not_used(
+    docs: str, tmp_path: Path, often: dict[str, Any]
+) -> None:
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    jobs.define_columns("docs", {"counted": counted})
+    before = lance.dataset(docs)
+    lance.dataset(docs).update({"word": "concat('new', word)"}, where="id < 15")
+    COUNTS.clear()
+    KILL[:] = [str(tmp_path / "killed"), "neww13"]
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", {"counted": counted}, **often)
+    assert COUNTS["neww5"] == 1
+    before.restore()
+    jobs.backfill("docs", {"counted": counted}, **often)
+    assert read(docs, "counted") == {n: f"W{n}" for n in range(39) if n != 3}
+
+
 def test_clean_up_knows_what_an_interrupted_fill_needs(docs: str, tmp_path: Path, often: dict[str, Any]) -> None:
     jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
     COUNTS.clear()

@@ -46,6 +46,7 @@ from lancehouse.lake.commits import (
     commit,
     discard_fragments,
     find_lost_fragments,
+    find_restore,
     locate_table,
     parse_new_fragments,
     write_uncommitted,
@@ -176,6 +177,8 @@ class ColumnPlan:
     stable: bool
     """Whether the table has stable row ids, by which changes of rows are found."""
     storage_version: str
+    restored: int = 0
+    """Version since the job began that restored an older one: what was computed before may be of rows that are gone."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -322,7 +325,7 @@ def _fill(
     """Compute and commit until no fragment is left."""
     address, table = job.address, job.address.to_ref()
     total, done, lost = FillResult(0), set[int](), list[ComputedValues]()
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         pinned = PinnedVersion.resolve(address, VersionSelector())
         _, dataset = pinned.open()
         total = replace(total, version=max(total.version, pinned.version))
@@ -331,6 +334,8 @@ def _fill(
             break
         plan = plan_column(table, dataset, name, function, options, start)
         known, lost = [*known, *lost], []
+        if known or attempt:
+            plan = replace(plan, restored=find_restore(table, start) or 0)
         known += _compute_ranges(engine, job, pinned, plan, known, fragments)
         for group in _in_groups(fragments, options.commit_every or len(fragments)):
             computed = _compute_fragments(engine, job, pinned, plan, known, group)
@@ -737,11 +742,12 @@ class FragmentFiller:
 
     def _usable_values(self) -> list[ComputedValues]:
         """Return what was computed of the same inputs; with stable row ids, rows are followed to other fragments."""
-        same = [each for each in self._known if (each.fragment, each.inputs) == (self._id, self._inputs)]
+        known = [each for each in self._known if each.at >= self._plan.restored]
+        same = [each for each in known if (each.fragment, each.inputs) == (self._id, self._inputs)]
         if not self._plan.stable or self._plan.computed_inputs:
             return same
         existing = {each.fragment_id for each in self._dataset.get_fragments()}
-        return [*same, *(each for each in self._known if each.fragment not in existing)]
+        return [*same, *(each for each in known if each.fragment not in existing)]
 
     # Writing
 

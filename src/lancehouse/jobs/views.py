@@ -49,6 +49,7 @@ from lancehouse.lake.commits import (
     TableLocation,
     create,
     find_lost_fragments,
+    find_restore,
     find_version,
     find_version_of_run,
     locate_table,
@@ -436,7 +437,7 @@ def _find_shown_version(source: TableAddress, refreshed: str | None) -> _ShownVe
         shown = _ShownVersion(int(version), int(failed[0]) if failed else 0)
     except (TableVersionNotFoundError, ValueError, TypeError):
         return _ShownVersion()
-    if not is_same or find_version(source.to_ref(), _is_restore, after=version) is not None:
+    if not is_same or find_restore(source.to_ref(), version) is not None:
         return _ShownVersion()
     return shown
 
@@ -494,10 +495,6 @@ def _find_fills(table: TableRef, since: int, upto: int) -> list[int]:
 
     find_version(replace(table, version=None), note, after=since, before=upto + 1)
     return found
-
-
-def _is_restore(transaction: lance.Transaction) -> bool:
-    return isinstance(transaction.operation, lance.LanceOperation.Restore)
 
 
 def _pin_source(source: TableAddress, version: int | None) -> PinnedVersion:

@@ -617,6 +617,11 @@ def find_version_of_run(table: TableRef, run: str, after: int = 0, before: int |
     return find_version(table, lambda made: (made.transaction_properties or {}).get(RUN) == run, after, before)
 
 
+def find_restore(table: TableRef, after: int) -> int | None:
+    """Return the latest version after `after` that restored an older one, so that rows are as they were; else None."""
+    return find_version(table, lambda made: isinstance(made.operation, lance.LanceOperation.Restore), after)
+
+
 def find_run(table: TableRef, version: int) -> str | None:
     """Return the id of the run that committed a version; None if there was none, or if Lance has no record of it."""
     with table.dataset() as dataset:
