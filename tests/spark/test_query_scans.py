@@ -271,10 +271,12 @@ def test_set_operations_have_conditions_of_their_own() -> None:
         ),
         ("SELECT id FROM docs WHERE id = :n", {"n": None}, None),
         ("SELECT id FROM docs WHERE id = :n", {"n": 2.5}, None),
+        ("SELECT id, title FROM docs WHERE score <= :n", {"n": -0.0}, "`score` <= 0.0"),
     ],
 )
 def test_parameters(text: str, args: Any, expected: str | None) -> None:
-    assert scans(text, args) == [("id title" if "title" in text else "id", expected)]
+    [(columns, filter_)] = scans(text, args)
+    assert (columns.removesuffix(" score"), filter_) == ("id title" if "title" in text else "id", expected)
 
 
 def test_too_few_parameters() -> None:
@@ -328,6 +330,9 @@ def test_limits(text: str, limit: int | None) -> None:
         ("SELECT title FROM docs GROUP BY title", None),
         ("SELECT count(title, id) FROM docs", None),
         ("SELECT count(docs.*) FROM docs", None),
+        ("SELECT count(*) FROM docs WHERE score > 5", (("count", "*"),)),
+        ("SELECT count(*) FROM docs WHERE score < 5", None),  # of a NaN with a sign, Lance says that it is
+        ("SELECT count(*) FROM docs WHERE NOT score > 5", None),
     ],
 )
 def test_whole_aggregates(text: str, items: Any) -> None:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from lance_namespace.errors import (
@@ -120,6 +121,32 @@ def test_update(cat: LanceCatalog) -> None:
     assert {row[2] for row in rows(cat)} == {None}
     assert answer(cat, "UPDATE t SET price = 1 WHERE id > 100")[0]["num_affected_rows"] == 0
     assert version(cat) == number + 2
+
+
+def test_nan_is_the_greatest_number_whatever_its_sign(cat: LanceCatalog) -> None:
+    """0.0 / 0.0 has a sign on many processors, and is then the least number to Lance."""
+    nan = -np.float64("nan")
+    cat.sql("CREATE TABLE n (id BIGINT, x DOUBLE)")
+    data = pa.table({"id": [1, 2, 3], "x": pa.array(np.array([1.0, nan, np.copysign(nan, 1)]))})
+    lance.write_dataset(data, cat._address("n").to_ref().open().uri, mode="append")
+    assert answer(cat, "SELECT count(*) AS n FROM n WHERE x < 5") == [{"n": 1}]
+    assert answer(cat, "DELETE FROM n WHERE x < 5") == [{"num_affected_rows": 1}]
+    assert answer(cat, "DELETE FROM n WHERE x > 5") == [{"num_affected_rows": 2}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DELETE FROM t WHERE nope = 1",
+        "UPDATE t SET price = 1 WHERE nope = 1",
+        "MERGE INTO t USING (SELECT 1 AS k) s ON t.nope = s.k WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_an_unknown_column_is_told_with_those_of_the_table(cat: LanceCatalog, text: str) -> None:
+    fill(cat)
+    with pytest.raises(InvalidInputError, match=r"nope` cannot be resolved.*\[.*`name`.*\]") as error:
+        cat.sql(text)
+    assert "__lh_" not in str(error.value)
 
 
 def test_update_without_columns_to_read(cat: LanceCatalog) -> None:

@@ -270,7 +270,8 @@ class Translator:
             return None  # Spark takes 0.0 and -0.0 for equal, Lance's indices do not
         with_nan = f" OR isnan({name})" if operator in WITH_NAN else ""
         sql = f"{name} {operator} {literal}{with_nan}"
-        return Condition(f"({sql})" if with_nan else sql, is_exact=value != 0)
+        # To Lance a NaN whose sign is set, as 0.0 / 0.0 gives on many processors, is less than all numbers.
+        return Condition(f"({sql})" if with_nan else sql, is_exact=value != 0 and operator not in ("<", "<="))
 
     def _between(self, node: exp.Between, negated: bool) -> Condition | None:
         if negated:
@@ -383,7 +384,7 @@ def _float_literal(dtype: Any, value: int | Decimal | float) -> str | None:
     """Return a number that the type holds just as Spark compares it; else the two might round differently."""
     if dtype == pa.float16() or (isinstance(value, int) and abs(value) > _MOST_EXACT):
         return None
-    number = float(value)
+    number = float(value) + 0.0  # -0.0 becomes 0.0: Spark takes them for equal, Lance's indices do not
     if number != number or number in (float("inf"), float("-inf")):
         return None
     if dtype == pa.float32():
