@@ -409,6 +409,11 @@ def test_only_names_are_replaced(text: str, expected: str | None) -> None:
         ("DROP TABLE a", False),
         ("DESCRIBE a", False),
         ("", False),
+        ("WITH a AS (SELECT 1) SELECT * FROM a WHERE kind = 'delete'", True),
+        ("WITH a AS (SELECT 1) SELECT a.update, `insert` AS merge FROM a", True),
+        ("WITH update AS (SELECT 1), merge AS (SELECT 2) SELECT * FROM update", True),
+        ("FROM a SELECT b WHERE kind = 'insert'", True),
+        ("WITH a AS (SELECT 1) FROM a INSERT INTO b SELECT *", False),
     ],
 )
 def test_what_is_a_query(text: str, expected: bool) -> None:

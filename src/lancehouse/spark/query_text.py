@@ -24,6 +24,7 @@ _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:(?:EXTENDED|CODEGEN|COST|FORMATTED|LOGIC
 SEARCHES = frozenset({"vector_search", "text_search", "hybrid_search"})
 """Table functions that search a table."""
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_BEFORE_NAME = (TokenType.DOT, TokenType.COMMA, TokenType.WITH, TokenType.ALIAS)
 STRINGS = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NATIONAL_STRING, TokenType.HEX_STRING)
 _SET_WORDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS"})
 _BEFORE_QUERY = frozenset(
@@ -200,9 +201,9 @@ def tokenize(text: str) -> list[Token]:
 
 def is_query(text: str) -> bool:
     """Return whether a statement is a query, by its first words; `EXPLAIN` of a query is one too."""
-    words = [token.text.upper() for token in tokenize(_EXPLAIN.sub("", text, count=1))]
-    first = next((word for word in words if word != "("), "")
-    return first in QUERY_STARTS and (first not in ("WITH", "FROM") or not _writes(words))
+    tokens = tokenize(_EXPLAIN.sub("", text, count=1))
+    first = next((token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN), "")
+    return first in QUERY_STARTS and (first not in ("WITH", "FROM") or not _writes(tokens))
 
 
 def name_positional(text: str, args: Any) -> tuple[str, dict[str, Any] | None]:
@@ -246,13 +247,14 @@ def _first_message(error: SqlglotError) -> str:
     return f"{first.get('description')} (line {first.get('line')}, column {first.get('col')})"
 
 
-def _writes(words: Sequence[str]) -> bool:
+def _writes(tokens: Sequence[Token]) -> bool:
     """Return whether a statement that begins as a query writes, as `WITH … INSERT` and `FROM … INSERT` do."""
     depth = 0
-    for word in words:
-        depth += (word == "(") - (word == ")")
-        if depth == 0 and word in ("INSERT", "UPDATE", "DELETE", "MERGE"):
-            return True
+    for before, token in pairwise(tokens):
+        depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
+        is_word = token.token_type not in (*STRINGS, TokenType.IDENTIFIER) and before.token_type not in _BEFORE_NAME
+        if depth == 0 and is_word and token.text.upper() in ("SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"):
+            return token.text.upper() != "SELECT"  # after it, such a word is the name of a column
     return False
 
 
