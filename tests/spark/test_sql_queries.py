@@ -288,6 +288,12 @@ def test_what_spark_refuses(house: LanceCatalog, text: str, says: str) -> None:
 
 
 @pytest.fixture(scope="module")
+def test_explain_shows_the_plan_of_aggregates_too(house: LanceCatalog) -> None:
+    for text in ("SELECT count(*) FROM docs", "SELECT title, count(*) FROM docs GROUP BY title"):
+        [(shown,)] = house.sql(f"EXPLAIN {text}").collect()
+        assert "== Physical Plan ==" in shown
+
+
 def generated(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LanceCatalog, SparkSession]]:
     folder = tmp_path_factory.mktemp("generated")
     ours, theirs = spark.newSession(), spark.newSession()

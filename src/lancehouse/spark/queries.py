@@ -195,7 +195,7 @@ class PlannedQuery:
     def whole_aggregate(self) -> WholeAggregate | None:
         """Return the aggregates that tasks compute in Arrow, if the query is nothing else and the result the same."""
         whole = self.planner.whole_aggregate()
-        if whole is None:
+        if whole is None or self.query.is_explained:
             return None
         table = self.tables[whole.scan.use]
         types = {name: table.schema.field(name).type for name in table.schema.names}

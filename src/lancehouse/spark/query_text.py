@@ -110,6 +110,11 @@ class QueryText:
         return tree
 
     @property
+    def is_explained(self) -> bool:
+        """Whether EXPLAIN stands before the query: the result is its plan."""
+        return bool(self._prefix)
+
+    @property
     def whole_text(self) -> str:
         """The text, with the EXPLAIN before it."""
         return self._prefix + self.text
