@@ -275,7 +275,8 @@ def test_searches_are_relations(house: LanceCatalog, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("SELECT nope FROM docs", "`nope` cannot be resolved"),
+        ("SELECT nope FROM docs", r"`nope` cannot be resolved.*\[`id`, .*`title`"),
+        ("SELECT id FROM docs d WHERE titel = 'a'", r"`titel` cannot be resolved.*\[`title`"),
         ("SELECT FROM docs", "Syntax error"),
         ("SELECT id FROM docs WHERE", "cannot be parsed"),
         ("SELECT id FROM docs GROUP BY title", "id"),
@@ -287,13 +288,13 @@ def test_what_spark_refuses(house: LanceCatalog, text: str, says: str) -> None:
     assert not any(word in str(error.value) for word in ("at org.apache", "_pyspark_", "Project"))
 
 
-@pytest.fixture(scope="module")
 def test_explain_shows_the_plan_of_aggregates_too(house: LanceCatalog) -> None:
     for text in ("SELECT count(*) FROM docs", "SELECT title, count(*) FROM docs GROUP BY title"):
         [(shown,)] = house.sql(f"EXPLAIN {text}").collect()
         assert "== Physical Plan ==" in shown
 
 
+@pytest.fixture(scope="module")
 def generated(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LanceCatalog, SparkSession]]:
     folder = tmp_path_factory.mktemp("generated")
     ours, theirs = spark.newSession(), spark.newSession()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ Arguments = Mapping[str, Any] | Sequence[Any]
 
 ODD_SETTINGS = ("parser.quotedRegexColumnNames", "legacy.typeCoercion.datetimeToString.enabled")
 """Settings that give names or comparisons another meaning."""
+_OWN_NAMES = re.compile(r"(?:, )?(?:`[^`]+`\.)?`__lh_\w+`")
+"""Columns beside those of a table, among the names that Spark proposes."""
+_PLACE = re.compile(r"; line \d+ pos \d+$")
+"""A place in the text that Spark has got, which is not the user's."""
 _EXACT_BITS = 53
 """Integers of so many bits are exact as doubles."""
 
@@ -132,10 +137,19 @@ class PlannedQuery:
         return frame if whole is None else self._aggregate(whole, frame)
 
     def _run_in_spark(self) -> DataFrame:
+        try:
+            return self._run_over(to_scan)
+        except InvalidInputError:
+            if all(scan.columns is None for scan in self.planner.scans):
+                raise
+            # Spark proposes names of columns that it sees, so that it has to see all.
+            return self._run_over(lambda scan: replace(to_scan(scan), columns=None, with_row_id=scan.with_row_id))
+
+    def _run_over(self, choose: Callable[[ScanPlan], Scan]) -> DataFrame:
         frames, changes = {}, list(qualifier_replacements(self.query, list(self.tables)))
         for number, scan in enumerate(self.planner.scans):
             name = f"t{number}"
-            frames[name] = read_version(self._spark, self.tables[scan.use].pinned, to_scan(scan))
+            frames[name] = read_version(self._spark, self.tables[scan.use].pinned, choose(scan))
             changes += replacements(self.query, scan.use, name)
         for use in self._searches:
             name = search_name(use.search or 0)
@@ -293,7 +307,7 @@ def _is_groupable(dtype: Any) -> bool:
 
 
 def spark_message(error: PySparkException) -> str:
-    """Return the message of Spark without what follows it."""
+    """Return the message of Spark without what follows it, and without columns and places that the user cannot see."""
     text = str(error)
     for end in (
         ";\n",
@@ -301,4 +315,4 @@ def spark_message(error: PySparkException) -> str:
         "\n\nJVM stacktrace",
     ):  # plans, and the text with names that the user did not write
         text = text.partition(end)[0]
-    return text.strip()
+    return _PLACE.sub("", _OWN_NAMES.sub("", text)).replace("[, ", "[").strip()

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self
@@ -21,6 +22,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableSchemaValidationError
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.types import DataType, StructField
 
@@ -373,6 +375,17 @@ def needed_columns(schema: pa.Schema, expressions: Sequence[str | None]) -> list
     return [name for name in schema.names if name.lower() in known]
 
 
+def read_needed(schema: pa.Schema, expressions: Sequence[str | None], read: Callable[[list[str]], Any]) -> Any:
+    """Return what `read` makes of the columns that expressions name; if Spark refuses that, of all columns.
+
+    Spark's message proposes the columns that it sees.
+    """
+    try:
+        return read(needed_columns(schema, expressions))
+    except (AnalysisException, InvalidInputError):
+        return read(list(schema.names))
+
+
 # Statements
 
 
@@ -380,11 +393,13 @@ def plan_delete(spark: SparkSession, run: RunQuery, alias: str, where: str, filt
     """Return the plan of DELETE; `filter` in Lance's SQL is true of all rows that `where` is true of, or None."""
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
-        view = create_view(stack, read_rows(spark, pinned, needed_columns(schema, [where]), filter))
-        frame = run(
-            f"SELECT 1 AS {_CLAUSE}, {_ADDRESS}, {_ROW} FROM {view} AS {quote_name(alias)} WHERE ({where})"  # noqa: S608
-        )
-        return RowChanges(frame, (RowAction("delete"),))
+        def select(read: list[str]) -> DataFrame:
+            view = create_view(stack, read_rows(spark, pinned, read, filter))
+            return run(
+                f"SELECT 1 AS {_CLAUSE}, {_ADDRESS}, {_ROW} FROM {view} AS {quote_name(alias)} WHERE ({where})"  # noqa: S608
+            )
+
+        return RowChanges(read_needed(schema, [where], select), (RowAction("delete"),))
 
     return plan
 
@@ -397,13 +412,16 @@ def plan_update(
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
         columns = resolve_assignments(spark, schema, assignments, (alias, table))
-        read = needed_columns(schema, [where, *columns.values()])
-        view = create_view(stack, read_rows(spark, pinned, read, filter))
         values = "".join(f", ({value}) AS __lh_{number}" for number, value in enumerate(columns.values()))
         condition = "" if where is None else f" WHERE ({where})"
-        frame = run(
-            f"SELECT 1 AS {_CLAUSE}, {_ADDRESS}, {_ROW}{values} FROM {view} AS {quote_name(alias)}{condition}"  # noqa: S608
-        )
+
+        def select(read: list[str]) -> DataFrame:
+            view = create_view(stack, read_rows(spark, pinned, read, filter))
+            return run(
+                f"SELECT 1 AS {_CLAUSE}, {_ADDRESS}, {_ROW}{values} FROM {view} AS {quote_name(alias)}{condition}"  # noqa: S608
+            )
+
+        frame: DataFrame = read_needed(schema, [where, *columns.values()], select)
         assigned = [assign(frame, f"__lh_{number}", schema, name) for number, name in enumerate(columns)]
         return RowChanges(frame.select(_CLAUSE, _ADDRESS, _ROW, *assigned), (RowAction("update", tuple(columns)),))
 
@@ -477,7 +495,9 @@ class _MergePlan:
 
     def build(self) -> RowChanges:
         clauses = [(number, each, self._assignments(each)) for number, each in enumerate(self.statement.clauses, 1)]
-        frame = self._join(clauses)
+        used = [self.statement.on, *(each.condition for each in self.statement.clauses)]
+        used += [value for _, each, values in clauses if each.rows != NOT_MATCHED for value in values.values()]
+        frame: DataFrame = read_needed(self.schema, used, partial(self._join, clauses))
         columns: dict[str, list[str]] = {}
         for number, _, assignments in clauses:
             for place, name in enumerate(assignments):
@@ -516,11 +536,8 @@ class _MergePlan:
     def _table_names(self) -> tuple[str, Name]:
         return self.statement.alias or self.statement.table[-1], self.statement.table
 
-    def _join(self, clauses: Sequence[tuple[int, Clause, dict[str, str]]]) -> DataFrame:
+    def _join(self, clauses: Sequence[tuple[int, Clause, dict[str, str]]], columns: Sequence[str]) -> DataFrame:
         statement = self.statement
-        used = [statement.on, *(each.condition for each in statement.clauses)]
-        used += [value for _, each, values in clauses if each.rows != NOT_MATCHED for value in values.values()]
-        columns = needed_columns(self.schema, used)
         table = create_view(self.stack, read_rows(self.spark, self.pinned, columns, self.filter))
         source = create_view(self.stack, self.source.withColumn(_IN_SOURCE, functions.lit(True)))
         kinds = {each.rows for each in statement.clauses}
