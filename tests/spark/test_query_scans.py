@@ -347,6 +347,7 @@ def test_whole_aggregates(text: str, items: Any) -> None:
         ("SELECT id FROM main.ml.docs AS d", "SELECT id FROM {t0} AS d"),
         ("SELECT '{x}' FROM docs VERSION AS OF 3 d -- }", "SELECT '{{x}}' FROM {t0} d -- }}"),
         ("SELECT id FROM docs FOR SYSTEM_VERSION AS OF 'gold'", "SELECT id FROM {t0} AS `docs`"),
+        ("SELECT id FROM docs VERSION AS OF :v d WHERE id = :n", "SELECT id FROM {t0} d WHERE id = :n"),
         ("SELECT id FROM docs TIMESTAMP AS OF date_sub(current_date(), 1) - INTERVAL 1 DAY d", "SELECT id FROM {t0} d"),
         ("SELECT id FROM docs TIMESTAMP AS OF '2020-01-01' WHERE id = 1", "SELECT id FROM {t0} AS `docs` WHERE id = 1"),
         ("SELECT version AS of FROM docs", "SELECT version AS of FROM {t0} AS `docs`"),

@@ -121,10 +121,17 @@ def test_versions_tags_and_times(house: LanceCatalog) -> None:
         "docs FOR SYSTEM_VERSION AS OF 1 d": 10,
         "docs TIMESTAMP AS OF current_timestamp() + INTERVAL 1 DAY": 30,
         "docs TIMESTAMP AS OF :at AS d": 30,
+        "docs VERSION AS OF :version AS d": 20,
+        "docs VERSION AS OF :tag": 10,
         "docs a LEFT ANTI JOIN docs VERSION AS OF 1 b ON a.id = b.id": 20,
     }
     for table, count in counted.items():
-        assert rows(house.sql(f"SELECT count(*) FROM {table}", {"at": "2126-01-01"})) == [(count,)], table
+        args = {"at": "2126-01-01", "version": 2, "tag": "first"}
+        assert rows(house.sql(f"SELECT count(*) FROM {table}", args)) == [(count,)], table
+    with pytest.raises(InvalidInputError, match="VERSION AS OF :v needs the number of a version, or the name of a tag"):
+        house.sql("SELECT id FROM docs VERSION AS OF :v", {"v": 1.5})
+    with pytest.raises(InvalidInputError, match="TIMESTAMP AS OF 'nonsense' is no time"):
+        house.sql("SELECT id FROM docs TIMESTAMP AS OF 'nonsense'")
     with pytest.raises(TableVersionNotFoundError, match="had no version yet at 2020-01-01"):
         house.sql("SELECT id FROM docs TIMESTAMP AS OF '2020-01-01 00:00:00+00:00'")
     with pytest.raises(TableTagNotFoundError):

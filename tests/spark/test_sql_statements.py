@@ -435,6 +435,15 @@ def test_alter_table(cat: LanceCatalog) -> None:
     assert "a" not in known
 
 
+def test_restore_to_a_time_in_a_zone_that_is_an_offset(cat: LanceCatalog, tmp_path: Path) -> None:
+    fill(cat)
+    session = cat.spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "+02:00")
+    same = LanceCatalog(session, "dir", {"root": str(tmp_path)})
+    same.sql("RESTORE TABLE t TO TIMESTAMP AS OF '2126-01-31 12:00:00'")
+    assert len(rows(same)) == 6
+
+
 def test_versions_tags_and_maintenance(cat: LanceCatalog) -> None:
     fill(cat, files=3)
     number = version(cat)

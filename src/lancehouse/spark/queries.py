@@ -94,7 +94,7 @@ class PlannedQuery:
 
     def _find(self, use: TableMention) -> FoundTable | None:
         travel = use.travel
-        key = (use.parts, travel and (travel.version, travel.tag, travel.time))
+        key = (use.parts, travel and (travel.version, travel.tag, travel.time, travel.parameter))
         if key not in self._versions:  # a table that is named twice is read at one version
             selector = self._selector(travel)
             found = find_table(
@@ -108,12 +108,17 @@ class PlannedQuery:
     def _selector(self, travel: TimeTravel | None) -> VersionSelector:
         if travel is None:
             return VersionSelector()
+        if travel.parameter is not None:
+            value = (self._args or {}).get(travel.parameter)
+            if isinstance(value, bool) or not isinstance(value, int | str):
+                raise InvalidInputError(
+                    f"VERSION AS OF :{travel.parameter} needs the number of a version, or the name of a tag, "
+                    f"not {value!r}"
+                )
+            return VersionSelector(tag=value) if isinstance(value, str) else VersionSelector(value)
         if travel.time is None:
             return VersionSelector(travel.version, travel.tag)
-        moment = self._sql(f"SELECT unix_micros(CAST({travel.time} AS TIMESTAMP))").first()[0]
-        if moment is None:
-            raise InvalidInputError(f"TIMESTAMP AS OF {travel.time} is null")
-        return VersionSelector(as_of=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment))
+        return VersionSelector(as_of=parse_time(self._sql, travel.time))
 
     def _columns_of(self, parts: tuple[str, ...]) -> Columns:
         """Return the columns of a table or view of Spark, or of a search."""
@@ -255,6 +260,18 @@ class PlannedQuery:
                 for name, field in zip(names, fields, strict=True)
             )
         )
+
+
+def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
+    """Return the value of an expression as a time; without a zone, it is in that of the session.
+
+    Raises:
+        InvalidInputError: it has none.
+    """
+    moment = run(f"SELECT unix_micros(TRY_CAST({expression} AS TIMESTAMP))").first()[0]
+    if moment is None:
+        raise InvalidInputError(f"TIMESTAMP AS OF {expression} is no time, such as '2026-01-31 12:00:00'")
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
 
 
 def run_query(catalog: LanceCatalog, text: str, args: Arguments | None = None) -> DataFrame:

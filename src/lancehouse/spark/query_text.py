@@ -45,6 +45,8 @@ class TimeTravel:
     tag: str | None = None
     time: str | None = None
     """Expression for the time, as it was written."""
+    parameter: str | None = None
+    """Name of the parameter whose value is the version, or the tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +323,8 @@ def _find_time_travel(text: str, tokens: Sequence[Token]) -> Iterator[TimeTravel
             yield TimeTravel(start, token.end + 1, version=int(token.text))
         elif token.token_type in STRINGS:
             yield TimeTravel(start, token.end + 1, tag=token.text)
+        elif token.text == ":" and value + 1 < len(tokens):
+            yield TimeTravel(start, tokens[value + 1].end + 1, parameter=tokens[value + 1].text)
 
 
 def _end_of_time(tokens: Sequence[Token], index: int) -> Token:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from lance_namespace import DescribeNamespaceRequest
@@ -36,7 +35,7 @@ from lancehouse.secrets import redact_properties
 from lancehouse.spark import row_statements, table_writer
 from lancehouse.spark import statement_parser as sql
 from lancehouse.spark.conditions import Condition, Constants, Translator
-from lancehouse.spark.queries import read_settings, spark_message
+from lancehouse.spark.queries import parse_time, read_settings, spark_message
 from lancehouse.spark.query_text import QueryText, name_positional
 from lancehouse.spark.row_statements import RunQuery, assign, resolve_column
 from lancehouse.spark.session import to_struct
@@ -682,18 +681,9 @@ class _Runner:
 
     def _restore(self, statement: sql.Restore) -> DataFrame:
         owner, levels = self._find(statement.table)
-        as_of = None if statement.as_of is None else self._time(statement.as_of)
+        as_of = None if statement.as_of is None else parse_time(self._spark.sql, _quote(statement.as_of))
         version = owner.restore(levels, statement.version, statement.tag, as_of)
         return self._result("version long", [[version]])
-
-    def _time(self, text: str) -> datetime:
-        """Return a time; without a zone, it is in that of the session."""
-        try:
-            time = datetime.fromisoformat(text.strip())
-        except ValueError:
-            raise InvalidInputError(f"{text!r} is no time, such as '2026-01-31 12:00:00'") from None
-        zone = self._spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        return time if time.tzinfo is not None else time.replace(tzinfo=ZoneInfo(zone))
 
 
 def read_columns(owner: LanceCatalog, levels: Levels) -> pa.Schema:
