@@ -14,6 +14,21 @@ from lancehouse.spark.query_text import QueryText, is_query, name_positional
 from tests.spark.tpch import QUERIES
 
 
+def test_tables_of_the_same_name_need_aliases() -> None:
+    for text, is_clear in [
+        ("SELECT a.docs.id FROM a.docs JOIN b.docs ON true", False),
+        ("SELECT x.id FROM a.docs x JOIN b.docs ON x.id = b.docs.id", True),
+        ("SELECT id FROM a.docs WHERE id IN (SELECT id FROM b.docs)", True),
+        ("SELECT a.docs.id FROM a.docs UNION ALL SELECT a.docs.id FROM a.docs", True),
+    ]:
+        query = QueryText(text)
+        if is_clear:
+            list(qualifier_replacements(query, find_tables(query)))
+        else:
+            with pytest.raises(InvalidInputError, match="two tables of the query are called docs: give them aliases"):
+                list(qualifier_replacements(query, find_tables(query)))
+
+
 def make_schema(columns: dict[str, Any]) -> pa.Schema:
     return pa.schema(columns)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from lance_namespace.errors import InvalidInputError
 from sqlglot import exp
 
 from lancehouse.spark.conditions import Condition, Constants, Translator, join_conditions
@@ -553,7 +554,12 @@ def replacements(query: QueryText, use: TableMention, placeholder: str) -> Itera
 
 
 def qualifier_replacements(query: QueryText, uses: Sequence[TableMention]) -> Iterator[Replacement]:
-    """Yield the qualifiers of columns that name a table by several levels, shortened to the name that Spark knows."""
+    """Yield the qualifiers of columns that name a table by several levels, shortened to the name that Spark knows.
+
+    Raises:
+        InvalidInputError: another table of the query has that name too, so that Spark could not tell them apart.
+    """
+    own = [use.parts[-1].lower() for use in {use.parts: use for use in uses if not use.has_alias}.values()]
     known = {
         tuple(part.lower() for part in use.parts[first:])
         for use in uses
@@ -568,6 +574,11 @@ def qualifier_replacements(query: QueryText, uses: Sequence[TableMention]) -> It
             outer = outer.parent
         for count in range(len(names), 1, -1):
             if tuple(name.this.lower() for name in names[:count]) in known:
+                if own.count(names[count - 1].this.lower()) > 1:
+                    raise InvalidInputError(
+                        f"two tables of the query are called {names[count - 1].this}: give them aliases, and name "
+                        "columns by these"
+                    )
                 yield Replacement(names[0].meta["start"], names[count - 1].meta["start"], "")
                 break
 
