@@ -143,6 +143,35 @@ def test_a_refresh_that_died_is_gone_on_with(
     assert not (tmp_path / "chunks.lance" / "_lancehouse").exists()
 
 
+def test_a_refresh_that_ends_after_the_view_was_defined_anew(
+    jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows, which the function before has made, are made again."""
+
+    @lancehouse.column(version="2", inputs=["words"], returns=CHUNKS)
+    def whole(texts: Any) -> Any:
+        return [[{"position": 0, "text": text or ""}] for text in texts.to_pylist()]
+
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    lance.write_dataset(pa.table({"id": [10], "words": ["x y"]}), tmp_path / "docs.lance", mode="append")
+    commit_rewrite = views.commit_rewrite
+
+    def define_before(*given: Any, **named: Any) -> int:
+        with monkeypatch.context() as patch, pytest.raises(InternalError):
+            patch.setattr(views, "refresh_view", die)
+            jobs.create_materialized_view("chunks", "docs", whole, columns=["id"])
+        return commit_rewrite(*given, **named)
+
+    def die(*_: Any, **__: Any) -> Any:
+        raise InternalError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(views, "commit_rewrite", define_before)
+        jobs.refresh("chunks")
+    jobs.create_materialized_view("chunks", "docs", whole, columns=["id"])
+    assert texts(tmp_path) == [(0, "a b"), (1, "c"), (2, ""), (3, "d e f"), (4, "g"), (5, ""), (10, "x y")]
+
+
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 30))])
 def test_any_history_gives_what_a_new_view_has(jobs: TableJobs, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -65,7 +65,8 @@ from lancehouse.schema.definitions import SOURCE_ROW, VIEW, VIEW_OF, ViewDefinit
 from lancehouse.schema.walk import check_types, relax_nullability
 
 REFRESHED = "lancehouse.view.refreshed"
-"""Key of a table's configuration: the version of the source that the view shows, and its transaction."""
+"""Key of a table's configuration: the version of the source that the view shows, its transaction, how many rows failed,
+and a digest of the definition by which the rows were made."""
 START = "start"
 """Key of a job's record: what it began with."""
 FAILED = "failed"
@@ -264,7 +265,7 @@ class _Refresh:
     def run(self, view: lance.LanceDataset) -> RefreshResult:
         table = self.address.to_ref()
         source = TableAddress(self.address.connection, self.definition.source)
-        shown = _find_shown_version(source, view.config().get(REFRESHED))
+        shown = _find_shown_version(source, self.definition, view.config().get(REFRESHED))
         failed = read_failed(locate_table(table)) if shown.failed else {}
         retried = sorted(failed) if self.options.where_failed else []
         job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), shown.version, retried])}")
@@ -318,7 +319,8 @@ class _Refresh:
             newest = dict(list(kept.items())[-MOST_FAILED:])
             _failed_records(job.write_location()).record(FAILED, [[key, *error] for key, error in newest.items()])
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
-            dataset.update_config({REFRESHED: json.dumps([pinned.version, pinned.transaction_uuid, len(kept)])})
+            note = [pinned.version, pinned.transaction_uuid, len(kept), json_digest(self.definition.to_metadata())]
+            dataset.update_config({REFRESHED: json.dumps(note)})
         job.progress().clear()
         written = parse_new_fragments([piece for each in made for piece in each.pieces])
         return RefreshResult(
@@ -426,18 +428,19 @@ class _ShownVersion:
     """Number of the source's rows that are left out because the function failed."""
 
 
-def _find_shown_version(source: TableAddress, refreshed: str | None) -> _ShownVersion:
+def _find_shown_version(source: TableAddress, definition: ViewDefinition, refreshed: str | None) -> _ShownVersion:
     """Return what a view shows.
 
-    Changes cannot be told if the source was created anew, that version was cleaned up, or an older one was restored.
+    Changes cannot be told if the source was created anew, that version was cleaned up, or an older one was restored;
+    nor if the rows were made by another definition, as by a refresh that ended after the view was defined anew.
     """
     try:
-        version, uuid, *failed = json.loads(refreshed or "null")
+        version, uuid, failed, made_by = json.loads(refreshed or "null")
         is_same = read_transaction_uuid(source.to_ref(version=int(version)).open()) == uuid
-        shown = _ShownVersion(int(version), int(failed[0]) if failed else 0)
+        shown = _ShownVersion(int(version), int(failed))
     except (TableVersionNotFoundError, ValueError, TypeError):
         return _ShownVersion()
-    if not is_same or find_restore(source.to_ref(), version) is not None:
+    if not is_same or made_by != json_digest(definition.to_metadata()) or find_restore(source.to_ref(), version) is not None:
         return _ShownVersion()
     return shown
 
