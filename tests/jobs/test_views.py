@@ -368,6 +368,26 @@ def test_rows_that_fail_are_left_out_told_and_tried_again(jobs: TableJobs, tmp_p
     assert jobs.refresh("chunks", where_failed=True).inserted == 0
 
 
+def test_errors_of_the_function_before_are_not_told(jobs: TableJobs) -> None:
+    bad.add("g")
+    jobs.create_materialized_view("chunks", "docs", chunk_good_ones, columns=["id"], on_error="skip")
+    assert jobs.view_errors("chunks").num_rows == 1
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    assert jobs.view_errors("chunks").num_rows == 0
+
+
+def test_a_computed_column_of_a_view_may_be_called_source(jobs: TableJobs, tmp_path: Path) -> None:
+    """Its companion does not take the place of the column with the row ids of the source."""
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    before = lance.dataset(tmp_path / "chunks.lance").to_table(["_lancehouse_source"])
+    jobs.define_columns("chunks", {"source": "id * 10"})
+    assert jobs.backfill("chunks").filled == 7
+    rows = lance.dataset(tmp_path / "chunks.lance").to_table(["id", "source"]).to_pylist()
+    assert all(row["source"] == row["id"] * 10 for row in rows)
+    assert lance.dataset(tmp_path / "chunks.lance").to_table(["_lancehouse_source"]) == before
+    assert jobs.refresh("chunks").inserted == 0
+
+
 def test_checkpoints_are_rows_of_a_fragment(jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.table({"id": range(100), "words": [f"w{number}" for number in range(100)]})
     lance.write_dataset(rows, tmp_path / "big.lance", enable_stable_row_ids=True)

@@ -266,7 +266,8 @@ class _Refresh:
         table = self.address.to_ref()
         source = TableAddress(self.address.connection, self.definition.source)
         shown = _find_shown_version(source, self.definition, view.config().get(REFRESHED))
-        failed = read_failed(locate_table(table)) if shown.failed else {}
+        # If all rows are made again, those that failed before are forgotten.
+        failed = read_failed(locate_table(table)) if shown.failed or not shown.version else {}
         retried = sorted(failed) if self.options.where_failed else []
         job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), shown.version, retried])}")
         records = job.progress().read_records()
