@@ -125,9 +125,11 @@ def plan_definition(
             return replace(existing, digest=function.digest)
     ids = {each.name(): each.id() for each in dataset.lance_schema.fields()}
     inputs = tuple((ids[each], each) for each in function.inputs)
+    # Of a column that had this name and was renamed, or none at all, such as that of a view with the source's row ids.
     taken = {known.companion for other, known in definitions(dataset.schema).items() if other != name}
+    taken |= {each.name for each in dataset.schema if not each.type.equals(COMPANION_TYPE)}
     companion = companion_name(name) if existing is None else existing.companion
-    while companion in taken:  # of a column that had this name, and was renamed
+    while companion in taken:
         companion += "_"
     made = (function.name, function.version, inputs, function.digest, int(dataset.version) + 1)
     return ColumnDefinition(*made, companion, function.sql)

@@ -18,7 +18,7 @@ from lancehouse.identifiers import format_levels
 from lancehouse.jobs import views
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_filling import FillOptions, count_rows_to_fill
-from lancehouse.jobs.column_functions import COMPANION_TYPE, ColumnFunction, companion_name, definitions
+from lancehouse.jobs.column_functions import COMPANION_TYPE, ColumnFunction, definitions
 from lancehouse.jobs.columns import column_type, plan_definition, with_inputs
 from lancehouse.jobs.table_jobs import parse_fill_options
 from lancehouse.lake.changes import require_stable_row_ids
@@ -152,7 +152,7 @@ class DerivationPlanner:
                 if known is None:
                     dtype, metadata = column_type(table, empty, function), {COMPUTED: definition.to_metadata()}
                     schema = schema.append(pa.field(name, dtype, metadata=metadata))
-                    schema = schema.append(pa.field(companion_name(name), COMPANION_TYPE))
+                    schema = schema.append(pa.field(definition.companion, COMPANION_TYPE))
                 options = _to_options(part, part.where)
                 Scan((), options.where, with_row_id=True).schema(table, empty)
                 rows = None if dataset is None else count_rows_to_fill(table, dataset, name, function, options)
