@@ -33,7 +33,7 @@ from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_funct
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, to_array
 from lancehouse.jobs.engine import is_repeated
-from lancehouse.lake import storage_layout, version_records
+from lancehouse.lake import commits, storage_layout, version_records
 from lancehouse.lake.dataset import TableRef
 from lancehouse.server.console import row_pages
 
@@ -901,6 +901,49 @@ def test_sparse_rows_are_filled_in_little_memory(docs: str, jobs: TableJobs) -> 
     lance.dataset(docs).delete("id = 30")
     assert jobs.backfill("docs", where="id IN (1, 37)", recompute=True, batch_rows=4).filled == 2
     assert read(docs, "length") == {n: len(f"w{n}") for n in range(39) if n not in (3, 30)}
+
+
+@pytest.mark.parametrize("has_values", [True, False])
+def test_rows_that_keep_their_values_are_not_held_in_memory(tmp_path: Path, jobs: TableJobs, has_values: bool) -> None:
+    rows, vector = 20_000, pa.list_(pa.float32(), 64)
+
+    @lancehouse.column(version="1", inputs=["id"], returns=vector)
+    def embed(ids: Any) -> Any:
+        return np.ones((len(ids), 64), np.float32)
+
+    lance.write_dataset(pa.table({"id": range(rows)}), tmp_path / "docs.lance")
+    jobs.define_columns("docs", {"embedding": embed})
+    if has_values:
+        jobs.backfill("docs", {"embedding": embed})
+    held: list[int] = []
+    write = commits.write_uncommitted
+
+    def watch(table: Any, at: Any, reader: Any, **how: Any) -> Any:
+        batches = list(reader)
+        held.extend(batch.num_rows for batch in batches)
+        return write(table, at, pa.RecordBatchReader.from_batches(reader.schema, batches), **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_filling, "write_uncommitted", watch)
+        where = f"id IN (5000, {rows - 1})"
+        assert jobs.backfill("docs", {"embedding": embed}, where=where, recompute=True, batch_rows=1000).filled == 2
+    assert (sum(held), max(held)) == (rows, 1000)
+
+
+def test_old_values_are_read_when_they_are_needed(docs: str, jobs: TableJobs) -> None:
+    jobs.compact("docs")
+    jobs.add_columns("docs", {"length": length})
+    [fragment] = lance.dataset(docs).get_fragments()
+    connection = Connection("dir", {"root": str(Path(docs).parent)})
+    table, function = TableAddress(connection, ("docs",)).to_ref(), ColumnFunction.of(length)
+    options = column_filling.FillOptions(batch_rows=4)
+    plan = column_filling.plan_column(table, lance.dataset(docs), "length", function, options, 1)
+    old = column_filling._OldValues(fragment, plan, is_empty=False)
+    taken: list[int] = []
+    assert old._batches is not None
+    old._batches = (taken.append(each.num_rows) or each for each in old._batches)  # type: ignore[func-returns-value]
+    read = iter(old.read(30))
+    assert (next(read).num_rows, taken) == (4, [4])
 
 
 def test_a_changed_class_of_the_same_digest_is_made_anew(docs: str, jobs: TableJobs) -> None:

@@ -16,7 +16,7 @@ from lance_namespace.errors import InternalError, InvalidInputError, TableAlread
 import lancehouse
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, column_filling, fill_progress, views
-from lancehouse.lake import commits
+from lancehouse.lake import commits, row_changes
 
 CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("text", pa.string())]))
 calls: Counter[str] = Counter()
@@ -154,7 +154,7 @@ def test_a_refresh_that_ends_after_the_view_was_defined_anew(
 
     jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
     lance.write_dataset(pa.table({"id": [10], "words": ["x y"]}), tmp_path / "docs.lance", mode="append")
-    commit_rewrite = views.commit_rewrite
+    commit_rewrite = row_changes.commit_rewrite
 
     def define_before(*given: Any, **named: Any) -> int:
         with monkeypatch.context() as patch, pytest.raises(InternalError):

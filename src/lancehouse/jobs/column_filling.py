@@ -860,18 +860,20 @@ class _OldValues:
         """Pass over rows; they are read only if others follow that are needed."""
         self._skipped += rows
 
-    def read(self, rows: int) -> list[pa.RecordBatch]:
-        """Return the next rows."""
-        if self._batches is None:
-            return [_no_values(self._plan.schema, rows)] if rows else []
-        if rows:
+    def read(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the next rows, which may be many, a batch at a time."""
+        if rows and self._batches is not None:
             skipped, self._skipped = self._skipped, 0
-            list(self._take(skipped))
-        return list(self._take(rows))
+            for _ in self._take(skipped):
+                pass
+        yield from self._take(rows)
 
     def _take(self, rows: int) -> Iterator[pa.RecordBatch]:
-        assert self._batches is not None
-        while rows:
+        while rows and self._batches is None:
+            part = _no_values(self._plan.schema, min(rows, self._plan.options.batch_rows))
+            rows -= part.num_rows
+            yield part
+        while rows and self._batches is not None:
             if not self._rest.num_rows:
                 batch = next(self._batches)
                 # A companion that is null as a whole cannot be written to files of version 2.0.
