@@ -415,6 +415,27 @@ def test_bad_rows_are_left_and_told(docs: str, jobs: TableJobs, on_error: str) -
     assert [row["id"] for row in jobs.column_errors("docs", "upper", ["id"]).to_pylist()] == [22]
 
 
+def test_rows_that_failed_since_a_call_that_came_to_nothing_are_tried_again(docs: str, jobs: TableJobs) -> None:
+    bad = {"w5"}
+
+    @lancehouse.column(version="1", inputs=["word"], returns=pa.string())
+    def upper(words: Any) -> Any:
+        if bad.intersection(words.to_pylist()):
+            raise ValueError("no")
+        return [word.upper() for word in words.to_pylist()]
+
+    jobs.define_columns("docs", {"upper": upper})
+    jobs.backfill("docs", {"upper": upper}, on_error="null")
+    with pytest.raises(InvalidInputError, match="failed for"):
+        jobs.backfill("docs", {"upper": upper}, where_failed=True)
+    bad.add("w50")
+    lance.write_dataset(pa.table({"id": [50], "word": ["w50"]}), docs, mode="append")
+    jobs.backfill("docs", {"upper": upper}, on_error="null")
+    bad.clear()
+    assert jobs.backfill("docs", {"upper": upper}, where_failed=True).filled == 2
+    assert jobs.column_errors("docs", "upper").num_rows == 0
+
+
 def test_errors_stay_when_orphans_are_removed(docs: str, jobs: TableJobs) -> None:
     function, _ = refuse("w20")
     jobs.add_columns("docs", {"upper": function}, on_error="null")
@@ -827,6 +848,21 @@ def test_another_function_of_the_same_version_fills_all_rows_again(docs: str, jo
     jobs.define_columns("docs", {"a": negate})
     assert jobs.backfill("docs", {"a": negate}).filled == 38
     assert read(docs, "a")[20] == -20
+
+
+def test_values_and_errors_of_the_function_before_are_not_counted(docs: str, jobs: TableJobs) -> None:
+    before, _ = refuse("w5")
+    after, _ = refuse("w6")
+    after.__qualname__ = "another"
+    jobs.define_columns("docs", {"upper": before})
+    jobs.backfill("docs", {"upper": before}, on_error="null")
+    jobs.define_columns("docs", {"upper": after})
+    [row] = jobs.computed_columns("docs").to_pylist()
+    assert (row["filled"], row["failed"], row["missing"]) == (0, 0, 38)
+    assert jobs.column_errors("docs", "upper").num_rows == 0
+    jobs.backfill("docs", {"upper": after}, on_error="null")
+    [row] = jobs.computed_columns("docs").to_pylist()
+    assert (row["filled"], row["failed"], row["missing"]) == (37, 1, 0)
 
 
 def test_one_value_for_a_whole_batch_is_an_error_of_the_function(docs: str, jobs: TableJobs) -> None:

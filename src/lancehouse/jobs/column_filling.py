@@ -280,7 +280,7 @@ def fill_column(
             dataset.scanner(filter=options.where).explain_plan()
     records = progress.read_records()
     start = records.pop(START, None)
-    if not isinstance(start, int):
+    if not isinstance(start, int) or not records:  # a call that has left nothing else has filled no row
         start = int(table.open().version)
         progress.record(START, start)
     begun, is_resumed = time.monotonic(), bool(records)
