@@ -91,9 +91,9 @@ def count_states(dataset: lance.LanceDataset, name: str) -> StateCounts:
     total = int(dataset.count_rows())
     if definition.companion not in dataset.schema.names:
         return StateCounts(0, total, 0)
-    made, version = quote_name(definition.companion), definition.version.replace("'", "''")
+    made = quote_name(definition.companion)
     filled, failed = (
-        int(dataset.count_rows(f"{made}.version = '{version}' AND {made}.state {how} '{FILLED}'"))
+        int(dataset.count_rows(f"{definition.made_by_it} AND {made}.state {how} '{FILLED}'"))
         for how in ("=", "<>")
     )
     return StateCounts(filled, total - filled - failed, failed)
@@ -127,10 +127,10 @@ def find_failed(
 ) -> pa.Table:
     """Return row id, `columns`, state and version of the rows for which the function that defines a column failed."""
     definition = _get_definition(dataset, name)
-    made, version = quote_name(definition.companion), definition.version.replace("'", "''")
+    made = quote_name(definition.companion)
     wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
     wanted |= {part: f"{made}.{part}" for part in ("state", "version")}
-    condition = f"{made}.state IN ('{FAILED}', '{SKIPPED}') AND {made}.version = '{version}'"
+    condition = f"{made}.state IN ('{FAILED}', '{SKIPPED}') AND {definition.made_by_it}"
     rows: pa.Table = dataset.to_table(columns=wanted, filter=condition, offset=offset or None, limit=limit)
     return rows
 

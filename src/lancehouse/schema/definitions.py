@@ -15,6 +15,8 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.identifiers import quote_name
+
 logger = logging.getLogger(__name__)
 
 COMPUTED = b"lancehouse.column"
@@ -97,6 +99,12 @@ class ColumnDefinition:
             function.version,
             function.digest,
         )
+
+    @property
+    def made_by_it(self) -> str:
+        """Which rows have a value, or an error, of this definition, in Lance's SQL."""
+        made, version = quote_name(self.companion), self.version.replace("'", "''")
+        return f"({made}.version = '{version}' AND {made}.at >= {self.since})"
 
     @property
     def label(self) -> str:
