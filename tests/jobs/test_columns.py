@@ -607,6 +607,31 @@ def test_values_of_rows_that_a_restore_has_undone_are_not_used(
     assert read(docs, "counted") == {n: f"W{n}" for n in range(39) if n != 3}
 
 
+def test_rows_that_are_skipped_keep_their_values_however_many(
+    docs: str, tmp_path: Path, often: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the fill is gone on with, and not all exceptions were kept."""
+    monkeypatch.setattr(column_filling, "MOST_ERRORS", 1)
+    jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
+    flag = tmp_path / "killed"
+
+    @lancehouse.column(version="2", inputs=["word"], returns=pa.string())
+    def fails(words: Any) -> Any:
+        if "w8" in words.to_pylist() and not flag.exists():
+            flag.touch()
+            raise KilledError
+        raise ValueError("no")
+
+    upper, _ = refuse()
+    jobs.add_columns("docs", {"upper": upper})
+    before = read(docs, "upper")
+    jobs.define_columns("docs", {"upper": fails})
+    with pytest.raises(KILLED):
+        jobs.backfill("docs", {"upper": fails}, on_error="skip", **often)
+    assert jobs.backfill("docs", {"upper": fails}, on_error="skip", **often).skipped == 38
+    assert read(docs, "upper") == before
+
+
 def test_clean_up_knows_what_an_interrupted_fill_needs(docs: str, tmp_path: Path, often: dict[str, Any]) -> None:
     jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
     COUNTS.clear()

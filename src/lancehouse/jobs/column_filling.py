@@ -68,6 +68,8 @@ MOST_PENDING = 128 << 20
 """Bytes of values that are held in memory for the next checkpoint."""
 MOST_ERRORS = 100_000
 """Rows of which the exception is kept: of more, the newest; and as many at most of one fragment."""
+UNKNOWN = "too many rows failed to keep each exception"
+"""Stands for the exception of a row that is not kept."""
 START = "start"
 """Key of a job's record: the version of the table when the job began."""
 LEAST_SPLIT = 50_000
@@ -955,8 +957,9 @@ class _ResumedValues:
             parts.append(self._read_file(int(number), places[by_place]))
             order.append(chosen[by_place])
         columns = pa.concat_tables(parts).take(np.argsort(np.concatenate(order))).combine_chunks()
-        errors = tuple((number, self._errors[number]) for number in row_ids.tolist() if number in self._errors)
-        return _Batch(row_ids, offsets, columns.to_batches()[0], errors)
+        made = _Batch(row_ids, offsets, columns.to_batches()[0])
+        failed = row_ids[pc.not_equal(made.states, pa.scalar(FILLED)).to_numpy(zero_copy_only=False)]
+        return replace(made, errors=tuple((each, self._errors.get(each, UNKNOWN)) for each in failed.tolist()))
 
     def _find(self, row_ids: Any) -> Any:
         return np.minimum(np.searchsorted(self._row_ids, row_ids), len(self._row_ids) - 1)
