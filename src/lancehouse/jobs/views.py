@@ -441,7 +441,11 @@ def _find_shown_version(source: TableAddress, definition: ViewDefinition, refres
         shown = _ShownVersion(int(version), int(failed))
     except (TableVersionNotFoundError, ValueError, TypeError):
         return _ShownVersion()
-    if not is_same or made_by != json_digest(definition.to_metadata()) or find_restore(source.to_ref(), version) is not None:
+    if (
+        not is_same
+        or made_by != json_digest(definition.to_metadata())
+        or find_restore(source.to_ref(), version) is not None
+    ):
         return _ShownVersion()
     return shown
 

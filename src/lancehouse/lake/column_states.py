@@ -93,8 +93,7 @@ def count_states(dataset: lance.LanceDataset, name: str) -> StateCounts:
         return StateCounts(0, total, 0)
     made = quote_name(definition.companion)
     filled, failed = (
-        int(dataset.count_rows(f"{definition.made_by_it} AND {made}.state {how} '{FILLED}'"))
-        for how in ("=", "<>")
+        int(dataset.count_rows(f"{definition.made_by_it} AND {made}.state {how} '{FILLED}'")) for how in ("=", "<>")
     )
     return StateCounts(filled, total - filled - failed, failed)
 
