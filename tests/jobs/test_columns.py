@@ -543,6 +543,8 @@ def test_a_call_that_takes_too_long_fails() -> None:
             [None],
             "TimeoutError: it took more than 0.01 s",
         )
+        with pytest.raises(InvalidInputError, match=r"hang: .* 0\.01 s, 31 times in a row: no row is to blame"):
+            FunctionCaller(ColumnFunction.of(hang), pa.int64(), rules).compute([pa.array(["a"] * 64)], str)
     finally:
         never.set()
 

@@ -43,6 +43,11 @@ def test_another_error_of_a_task(spark: Any) -> None:
         collect_results(spark, [0], work)
 
 
+def test_values_that_sql_cannot_take(spark: Any) -> None:
+    with pytest.raises(errors.InvalidInputError, match="Division by zero"), translate_task_errors():
+        spark.sql("SELECT 1 / (id - id) FROM range(2)").collect()
+
+
 def test_a_module_that_executors_do_not_have(spark: Any, tmp_path: Any, monkeypatch: Any) -> None:
     """A function of a user's module is sent by its name alone."""
     (tmp_path / "only_here.py").write_text("def work(piece):\n    return ['done']\n")

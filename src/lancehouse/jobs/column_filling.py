@@ -921,7 +921,8 @@ class _ResumedValues:
     ) -> None:
         self._table, self._at, self._plan, self._version = table, at, plan, version
         self._errors = {row_id: message for each in values for row_id, message in each.errors}
-        self._values = values
+        # Of several values of a row the newest comes first, and is found: older ones may be of other inputs.
+        self._values = values = sorted(values, key=lambda each: each.at, reverse=True)
         runs = [(*run, number) for number, each in enumerate(values) for run in each.ranges]
         empty = np.empty(0, np.uint64)
         self._row_ids = np.concatenate([empty, *(np.arange(r, r + n, dtype=np.uint64) for r, _, n, _ in runs)])

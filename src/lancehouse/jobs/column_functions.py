@@ -41,6 +41,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 BLOBS = ("bytes", "file")
 """How a function gets the values of blob columns."""
 LONGEST_BACKOFF_S = 60.0
+MOST_TIMEOUTS = 30
+"""Calls in a row that may time out: of a batch that is halved down to one bad row, about a dozen do."""
 LONGEST_MESSAGE = 500
 """Characters of an exception that are kept."""
 
@@ -184,8 +186,8 @@ class ColumnFunction:
                 value = getattr(value, step)
         except _FOREIGN as error:
             raise InvalidInputError(
-                f"{name} cannot be imported ({type(error).__name__}: {error}): give the function itself, or start "
-                "where its module is found"
+                f"{name} cannot be imported ({_describe_error(error)}): give the function itself, or start where its "
+                "module is found"
             ) from error
         return cls.of(value)
 
@@ -214,8 +216,8 @@ class CallRules:
     """Longest time of a call."""
 
 
-class WrongLengthError(InvalidInputError):
-    """A function did not return one value for each row: the function is wrong, and no row is to blame."""
+class WrongFunctionError(InvalidInputError):
+    """The function is wrong, or what it calls does not answer: no row is to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ class FunctionCaller:
         self._dtype = dtype
         self._rules = rules
         self._target: Callable[..., Any] = function.target
+        self._timeouts = 0
 
     def compute(self, inputs: Sequence[Any], describe_row: Callable[[int], str]) -> Values:
         """Return the values of some rows.
@@ -292,7 +295,7 @@ class FunctionCaller:
     def _compute_range(self, inputs: Sequence[Any], first: int, rows: int) -> Iterator[Any]:
         try:
             yield self._call([each[first : first + rows] for each in inputs], rows)
-        except WrongLengthError:
+        except WrongFunctionError:
             raise
         except _FOREIGN as error:
             if rows <= 1:
@@ -308,10 +311,10 @@ class FunctionCaller:
     def _call(self, inputs: Sequence[Any], rows: int) -> pa.Array[Any]:
         for attempt in range(self._rules.retries + 1):
             try:
-                result = _call_within(self._target, inputs, self._rules.timeout_s)
+                result = self._call_within(inputs)
                 return to_array(result, rows, self._dtype)
-            except WrongLengthError as error:
-                raise WrongLengthError(f"{self._function.label}: {error}") from error
+            except WrongFunctionError as error:
+                raise WrongFunctionError(f"{self._function.label}: {error}") from error
             except _FOREIGN as error:
                 if attempt == self._rules.retries or not self._is_retried(error):
                     raise
@@ -319,6 +322,17 @@ class FunctionCaller:
                 logger.info("%s: %s; trying again in %.1f s", self._function.label, _describe_error(error), pause)
                 time.sleep(pause)
         raise AssertionError("each attempt ends above")
+
+    def _call_within(self, inputs: Sequence[Any]) -> Any:
+        try:
+            result = _call_within(self._target, inputs, self._rules.timeout_s)
+        except TimeoutError as error:
+            self._timeouts += 1
+            if self._timeouts > MOST_TIMEOUTS:
+                raise WrongFunctionError(f"{error}, {self._timeouts} times in a row: no row is to blame") from error
+            raise
+        self._timeouts = 0
+        return result
 
     def _is_retried(self, error: BaseException) -> bool:
         names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{kind.__module__}.{kind.__name__}")}
@@ -365,7 +379,7 @@ def to_array(result: Any, rows: int, dtype: pa.DataType | None) -> pa.Array[Any]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
         raise InvalidInputError(f"the result is no column of {dtype or 'one type'}: {error}") from error
     if len(array) != rows:
-        raise WrongLengthError(f"the function gave {len(array)} values for {rows} rows, and each needs one")
+        raise WrongFunctionError(f"the function gave {len(array)} values for {rows} rows, and each needs one")
     if dtype is None:
         check_column_type(array.type)
     return array

@@ -37,6 +37,8 @@ FINISHED = ("SUCCEEDED", "FAILED")
 
 _OURS = re.compile(r"^((?:lance_namespace|lancehouse)\.[\w.]+)\.(\w+): ", re.MULTILINE)
 _RAISED = re.compile(r"^(?:\S+\.)?(\w+Error): (.*)", re.MULTILINE | re.DOTALL)
+_DATA = re.compile(r"SQLSTATE: 22\w{3}")
+"""What SQL's standard calls a data exception: a value that cannot be cast, a division by zero."""
 _ABSENT = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _END = re.compile(r"\n\s*(?:at \S+\(|Driver stacktrace|JVM stacktrace)", re.DOTALL)
 
@@ -163,6 +165,8 @@ def _to_lance_error(text: str) -> LanceNamespaceError:
         kind = getattr(import_module(match[1]), match[2], None)
         if isinstance(kind, type) and issubclass(kind, LanceNamespaceError):
             return kind(_strip_traces(text[match.end() :]))
+    if _DATA.search(text):
+        return InvalidInputError(_strip_traces(text))
     raised = _RAISED.search(text)
     return InternalError(f"Spark could not do it: {_strip_traces(raised[0] if raised else text)}")
 
