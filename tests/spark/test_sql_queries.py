@@ -18,6 +18,7 @@ from lance_namespace.errors import (
     TableTagNotFoundError,
     TableVersionNotFoundError,
 )
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -47,6 +48,7 @@ FAST = {
 
 Parquet's own filters lose rows with -0.0 where a query asks for 0.0, which are equal to Spark.
 """
+UNDECIDED = "a cast that fails"
 CHUNK = 20
 QUERIES, ALL_QUERIES = 200, 2000
 
@@ -77,8 +79,9 @@ def answer(run: Callable[[str], DataFrame], text: str) -> Any:
         frame = run(text)
         schema = [(column.name, column.dataType) for column in frame.schema.fields]
         return schema, sorted((tuple(map(canonical, row)) for row in frame.collect()), key=repr)
-    except (PySparkException, InvalidInputError) as error:
-        return f"refused {type(error).__name__}: {str(error)[:200]}"
+    except (PySparkException, Py4JError, InvalidInputError) as error:
+        # Whether a text that is no number is ever cast to one depends on the order in which Spark evaluates a plan.
+        return UNDECIDED if "CAST_INVALID_INPUT" in str(error) else f"refused: {error}"
 
 
 @pytest.fixture(scope="module")
@@ -351,6 +354,8 @@ def check_generated(catalog: LanceCatalog, theirs: SparkSession, seeds: range) -
     for seed in seeds:
         text = make_query(seed)
         expected, found = answer(theirs.sql, text), answer(catalog.sql, text)
+        if UNDECIDED in (expected, found):
+            continue
         if isinstance(expected, str):
             assert isinstance(found, str), f"{seed}: {text}\n{expected}"
             continue
