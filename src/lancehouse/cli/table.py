@@ -50,7 +50,7 @@ COMMANDS = (
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
     LazyCommand("errors", COMPUTED, "Show the rows that a computed column failed for."),
     LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
-    LazyCommand("lineage", COMPUTED, "Show what the table ID and its computed columns are made of."),
+    LazyCommand("lineage", COMPUTED, "Show what the table ID is made of."),
     LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),
     LazyCommand("recall", MAINTENANCE, "Measure how well and how fast a vector index finds rows."),

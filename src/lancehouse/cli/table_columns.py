@@ -222,9 +222,9 @@ def _summarize(result: FillResult | RefreshResult) -> dict[str, Any]:
 @with_client
 @click.pass_obj
 def lineage(app: CliContext, table: tuple[str, ...], client: Client) -> None:
-    """Show what the table ID and its computed columns are made of.
+    """Show what the table ID is made of.
 
-    The sources of a view, and so on upwards, stand below it; what is made of the table is shown by the console.
+    Its computed columns, the sources of a view, and so on upwards. The console also shows what is made of the table.
     """
     from lancehouse.identifiers import format_levels
     from lancehouse.jobs.address import TableAddress

@@ -10,6 +10,7 @@ import ast
 import dis
 import inspect
 import io
+import json
 import os
 import pickle
 import sys
@@ -28,8 +29,6 @@ from textwrap import dedent
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 from uuid import uuid4
-
-from lancehouse.lake.job_records import json_digest as json_digest
 
 ENVIRONMENT = "environment variable "
 _INSTALLED = ("lancehouse", "pyspark")
@@ -551,3 +550,8 @@ def _is_user_module(name: str | None) -> bool:
     spec = _find_module_spec(top)
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
     return not any(place and not _SITES.isdisjoint(Path(place).parts) for place in places)
+
+
+def json_digest(value: Any) -> str:
+    """Return a short digest of a value that JSON can hold."""
+    return sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]

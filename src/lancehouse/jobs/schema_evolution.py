@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_functions import definitions
@@ -18,6 +18,9 @@ from lancehouse.lake.scans import COMPANION, empty_dataset
 from lancehouse.schema.evolution import SchemaEvolution, plan_evolution
 
 logger = logging.getLogger(__name__)
+
+OTHER_COLUMNS = "Append with different schema"
+"""What Lance says of rows that are written for other types than a table has by now."""
 
 T = TypeVar("T")
 
@@ -79,6 +82,8 @@ def retry_changed_columns(how: WriteOptions, attempt: Callable[[], T]) -> T:
     for _ in range(ATTEMPTS - 1 if how.evolves else 0):
         try:
             return attempt()
-        except ColumnsChangedError as error:
+        except (ColumnsChangedError, TableSchemaValidationError) as error:
+            if isinstance(error, TableSchemaValidationError) and OTHER_COLUMNS not in str(error):
+                raise
             logger.info("the rows are written again: %s", error)
     return attempt()

@@ -25,7 +25,6 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
-    TableSchemaValidationError,
     TableVersionNotFoundError,
     ThrottlingError,
 )
@@ -108,10 +107,6 @@ def require_storage_version(version: str) -> None:
         raise InvalidInputError(f"data_storage_version {version!r} is none that Lance can write") from error
 
 
-_OTHER_COLUMNS = "Append with different schema"
-"""What Lance says of rows that are not in the types of a table."""
-
-
 def write_uncommitted(
     table: TableRef, at: TableLocation, rows: pa.RecordBatchReader, *, mode: str, layout: FileLayout | None = None
 ) -> list[NewFragment]:
@@ -125,7 +120,7 @@ def write_uncommitted(
         layout: options for the files.
 
     Raises:
-        ColumnsChangedError: in mode `append`, the rows have not the types that the table has now.
+        TableSchemaValidationError: in mode `append`, the rows do not have the columns and types of the table.
     """
     progress, source = _WriteProgress(), _RowSource(rows)
     try:
@@ -145,8 +140,6 @@ def write_uncommitted(
         try_discard_fragments(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
         if source.error is not None:
             raise source.error from error
-        if isinstance(error, TableSchemaValidationError) and _OTHER_COLUMNS in str(error):
-            raise ColumnsChangedError(f"{error}: its columns have changed meanwhile; run it again") from error
         raise
     return [json.dumps(fragment.to_json()) for fragment in fragments]
 

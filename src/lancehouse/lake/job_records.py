@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -229,8 +229,3 @@ def _remove_empty_folders(folder: Path, *, up_to: Path) -> None:
             if not empty.is_relative_to(up_to):
                 return
             empty.rmdir()
-
-
-def json_digest(value: Any) -> str:
-    """Return a short digest of a value that JSON can hold."""
-    return sha256(json.dumps(value, sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
