@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,7 @@ from rich.table import Table
 from bench.columns_work import COUNTED, DIMENSION, KILLED_AT, count_rows
 from bench.report import machine, put, table
 from bench.spark_process import Worker, start
+from lancehouse.jobs.column_filling import ComputedValues
 
 PAYLOAD = 1000
 FRAGMENTS = 8
@@ -148,10 +150,11 @@ def count_bytes(place: Path) -> int:
     return sum(file.stat().st_size for file in (place / "data").rglob("*") if file.is_file())
 
 
-def list_recorded_files(place: Path) -> set[str]:
-    """Data files that records of jobs name."""
-    records = (place / "_lancehouse" / "jobs").rglob("*.json")
-    return {name for record in records for name in re.findall(r"[\w-]+\.lance", record.read_text())}
+def list_checkpoints(place: Path) -> set[str]:
+    """Data files of checkpoints that records of jobs name. Files of whole fragments stay for `remove_orphans`."""
+    values = [json.loads(file.read_text())["value"] for file in (place / "_lancehouse" / "jobs").rglob("*.json")]
+    computed = [ComputedValues.from_json(value) for value in values if isinstance(value, str)]
+    return {name for each in computed if each.base is None for name in re.findall(r"[\w-]+\.lance", each.piece)}
 
 
 def list_named_files(place: Path) -> set[str]:
@@ -248,7 +251,7 @@ class ColumnBench:
                     raise RuntimeError(f"{name}: a process ended with {ended.returncode}")
                 counts.append(count_rows(counted.fileno()))
                 if killed_at != NEVER:
-                    recorded = list_recorded_files(place)
+                    recorded = list_checkpoints(place)
                     checkpoints = count_file_bytes(place, recorded)
         dataset = lance.dataset(place)
         if dataset.count_rows("e IS NOT NULL") != self.figures.rows:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import helpers
 
 WORDS = pa.list_(pa.struct([("position", pa.int64()), ("word", pa.string())]))
+BROKEN = "@broken@"
 
 
 @lancehouse.column(version="1", inputs=["text"], returns=pa.list_(pa.float32(), 2))
@@ -34,7 +35,7 @@ class Embed:
         self.scale = helpers.SCALE
 
     def __call__(self, text):
-        if os.path.exists(os.environ["BROKEN"]) and "xxx" in text.to_pylist():
+        if os.path.exists(BROKEN) and "xxx" in text.to_pylist():
             raise ValueError("no xxx")
         return np.array([[len(each), self.scale] for each in text.to_pylist()], np.float32).reshape(-1, 2)
 
@@ -64,11 +65,15 @@ def plain(text):
 """
 
 
+def write_features(place: PipelineFolder) -> str:
+    """The module; by environment variables, it would not learn of the folder in a Spark that runs already."""
+    return FEATURES.replace("@broken@", str(place.folder / "broken"))
+
+
 @pytest.fixture
-def here(place: PipelineFolder, monkeypatch: pytest.MonkeyPatch) -> PipelineFolder:
+def here(place: PipelineFolder) -> PipelineFolder:
     """A folder with functions of columns; `Embed` fails for some rows while the file `broken` exists."""
-    monkeypatch.setenv("BROKEN", str(place.folder / "broken"))
-    (place.folder / "features.py").write_text(FEATURES)
+    (place.folder / "features.py").write_text(write_features(place))
     return place
 
 
@@ -182,7 +187,7 @@ def test_other_ways_into_the_table(here: PipelineFolder, spark: Any, mode: str) 
 
 def test_another_version_of_a_function_fills_all_again(here: PipelineFolder) -> None:
     here.pipeline(columns=COLUMNS).run()
-    changed = FEATURES.replace('version="1", inputs=["embedding"]', 'version="2", inputs=["embedding"]')
+    changed = write_features(here).replace('version="1", inputs=["embedding"]', 'version="2", inputs=["embedding"]')
     (here.folder / "features.py").write_text(changed.replace("else each[0]", "else -each[0]"))
     add_file(here)
     done = steps(here.pipeline(columns={"norm": "features:norm"}).run())
@@ -198,7 +203,7 @@ def test_what_does_not_pass_is_restored_and_no_view_shows_it(here: PipelineFolde
     here.pipeline(columns=COLUMNS, views=[VIEW]).run()
     before = here.table().version
     add_file(here)
-    changed = FEATURES.replace('version="1"', 'version="2"')
+    changed = write_features(here).replace('version="1"', 'version="2"')
     if other:  # somebody changes another column meanwhile
         changed = changed.replace("def norm(vectors):", OTHER)
     (here.folder / "features.py").write_text(changed)
@@ -215,7 +220,7 @@ def test_what_does_not_pass_is_restored_and_no_view_shows_it(here: PipelineFolde
 OTHER = """def norm(vectors):
     import lance
 
-    table = lance.dataset(os.path.dirname(os.environ["BROKEN"]) + "/tables/t.lance")
+    table = lance.dataset(os.path.dirname(BROKEN) + "/tables/t.lance")
     if not table.count_rows("lang = 'xx'"):
         table.update({"lang": "'xx'"}, where="id = 1")
 """

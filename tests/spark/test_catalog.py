@@ -278,7 +278,7 @@ def test_a_table_of_the_session_is_not_hidden(views: LanceCatalog, table: lance.
         (lambda it: it.read("t", version="1"), InvalidInputError, "a version is a number, not '1'"),
         (lambda it: it.read("t", limit=2**40), InvalidInputError, "Spark counts to 2,147,483,647"),
         (lambda it: it.search("t", [math.nan] * 4), InvalidInputError, "finite numbers only"),
-        (lambda it: it.search("t", "text"), InvalidInputError, "a vector is a list of numbers"),
+        (lambda it: it.search("t", "text"), InvalidInputError, "vector must be a list of numbers"),
         (
             lambda it: it.search("t", [1.0] * 4, nprobes=0),
             InvalidInputError,
@@ -286,7 +286,7 @@ def test_a_table_of_the_session_is_not_hidden(views: LanceCatalog, table: lance.
         ),
         (lambda it: it.search("t", [1.0] * 4, refine_factor="x"), InvalidInputError, "refine_factor is 'x'"),
         (lambda it: it.search("t", [1.0] * 4, ef=-1), InvalidInputError, "ef is -1"),
-        (lambda it: it.search("t", None), InvalidInputError, "a vector is a list of numbers"),
+        (lambda it: it.search("t", None), InvalidInputError, "a search needs a vector"),
         (lambda it: it.cleanup("t", older_than=14), InvalidInputError, "older_than is an age"),
         (lambda it: it.remove_orphans("t", older_than="7d"), InvalidInputError, "older_than is an age"),
         (lambda it: it.optimize_indices("t", names="a_idx"), LanceNamespaceError, "no index a_idx"),

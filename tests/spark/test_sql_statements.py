@@ -30,7 +30,7 @@ from tests.clients.managed import managed_by_lancehouse
 
 @pytest.fixture
 def cat(spark: Any, tmp_path: Path) -> LanceCatalog:
-    return LanceCatalog(spark, "dir", {"root": str(tmp_path)})
+    return LanceCatalog(spark.newSession(), "dir", {"root": str(tmp_path)})  # others leave temporary views
 
 
 def rows(cat: LanceCatalog, table: str = "t") -> list[tuple[Any, ...]]:
