@@ -30,7 +30,8 @@ from tests.clients.managed import managed_by_lancehouse
 
 @pytest.fixture
 def cat(spark: Any, tmp_path: Path) -> LanceCatalog:
-    return LanceCatalog(spark.newSession(), "dir", {"root": str(tmp_path)})  # others leave temporary views
+    spark.catalog.dropTempView("docs")  # which others may have left: it would hide the table
+    return LanceCatalog(spark, "dir", {"root": str(tmp_path)})
 
 
 def rows(cat: LanceCatalog, table: str = "t") -> list[tuple[Any, ...]]:
