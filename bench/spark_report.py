@@ -13,7 +13,7 @@ from rich.table import Table
 from bench import chart, report
 from bench.spark_cases import JOB_S, OURS, PEERS, PYLANCE, SparkCase
 from bench.spark_data import Amount
-from bench.spark_process import WorkAnswer
+from bench.spark_process import TICKS, WorkAnswer
 
 PICTURE = report.DOCUMENT.with_name("benchmarks-spark.svg")
 PACKAGES = ("lancehouse", "pyspark", "pylance", "pyarrow")
@@ -62,7 +62,9 @@ class SparkRow:
 
     def cpu_cells(self) -> list[str]:
         """The same of processor time."""
-        peers = [self._cell(side, self.cpu_s, lambda side: self.cpu_s(side) / self.cpu_s(OURS)) for side in PEERS]
+        # Small answers of the driver alone may take less than a tick.
+        ours = max(self.cpu_s(OURS), 1 / TICKS)
+        peers = [self._cell(side, self.cpu_s, lambda side: self.cpu_s(side) / ours) for side in PEERS]
         return [self.case.name, f"`{self.case.ours}`", _seconds(self.cpu_s(OURS)), *peers]
 
     def _cell(self, side: str, seconds: Callable[[str], float], ratio: Callable[[str], float]) -> str:

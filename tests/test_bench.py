@@ -21,7 +21,7 @@ from bench.commits import FOREIGN, PLAIN, SQLITE, CommitsRow, CommitTarget, Curv
 from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, REFERENCE, WAREHOUSE, WIRE
 from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, SparkCase, cases, same
 from bench.spark_data import Amount, Contents, Data
-from bench.spark_process import WorkAnswer
+from bench.spark_process import TICKS, WorkAnswer
 from bench.spark_report import Cost
 from bench.writers import BenchTable, WriterRun
 
@@ -174,6 +174,13 @@ def level(rows: int, seconds: float, memory: float) -> spark_report.RowsLevel:
 def test_marks_of_spark(row: spark_report.SparkRow, met: dict[str, bool]) -> None:
     assert {side: row.is_met(side) for side in row.marks} == met
     assert [line.startswith("- Met") for line in spark_report.findings([row], [])] == list(met.values())
+
+
+def test_processor_time_of_less_than_a_tick() -> None:
+    row = measured_row("aggregate", pylance=1.0)
+    row.runs[OURS] = [WorkAnswer(None, 0.001, 0.0)]
+    assert row.cpu_cells()[2] == "0.0 ms"
+    assert any(cell.endswith(f"**{2.0 * TICKS:.2f}**") for cell in row.cpu_cells())
 
 
 @pytest.mark.parametrize(
