@@ -508,6 +508,26 @@ def test_errors_are_kept_before_the_commit(docs: str, jobs: TableJobs, monkeypat
     assert jobs.column_errors("docs", "upper")["exception"].to_pylist() == ["ValueError: no w20"]
 
 
+def test_files_that_were_not_committed_are_taken_as_they_are(
+    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, _ = refuse("none of them")
+    jobs.define_columns("docs", {"upper": function})
+
+    def die(*_: Any) -> Any:
+        raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KILLED):
+        patch.setattr(column_filling, "_commit_values", die)
+        jobs.backfill("docs", {"upper": function})
+    written = {file.name for file in Path(docs, "data").iterdir()}
+    jobs.backfill("docs", {"upper": function})
+    dataset = lance.dataset(docs)
+    assert dataset.count_rows("upper IS NULL") == 0
+    assert {file.name for file in Path(docs, "data").iterdir()} == written
+    assert {str(file.path) for each in dataset.get_fragments() for file in each.metadata.files} == written
+
+
 def test_named_exceptions_are_retried() -> None:
     attempts: list[int] = []
 

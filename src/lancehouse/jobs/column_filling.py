@@ -593,7 +593,14 @@ class FragmentFiller:
         return FunctionCaller(function, self._plan.dtype, rules)
 
     def fill(self) -> ComputedValues | None:
-        """Write a file with all values of the fragment; None if all rows have the right values already."""
+        """Write a file with all values of the fragment; None if all rows have the right values already.
+
+        A file that an earlier call has written for the same version of the table is taken as it is.
+        """
+        wanted = (self._id, self._inputs, self._base, self._at)
+        for each in self._known:
+            if (each.fragment, each.inputs, each.base, each.at) == wanted:
+                return each
         while True:
             try:
                 batches = self._compute()
