@@ -34,7 +34,11 @@ def schema(database: Database) -> set[str]:
     """The schema in the database's own words; the order of constraints does not matter."""
     if database.file is not None:
         with closing(sqlite3.connect(database.file)) as connection:
-            made = [" ".join(row[0].split()) for row in connection.execute("SELECT sql FROM sqlite_master") if row[0]]
+            made = [
+                " ".join(row[0].replace('"', "").split())
+                for row in connection.execute("SELECT sql FROM sqlite_master")
+                if row[0]
+            ]
         return {"; ".join(sorted(part.strip(", )") for part in sql.split("CONSTRAINT"))) for sql in made}
     command = ["pg_dump", "--schema-only", "--no-owner", database.url]
     dumped = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
@@ -53,6 +57,51 @@ def test_migrations_and_model_agree(url: str, kind: str, postgres: str, tmp_path
         database.close()
     if migrated.url:
         drop(migrated.url)
+
+
+ROWS_OF_0003 = (
+    "INSERT INTO warehouses (id, name, location) VALUES (1, 'main', '/lake')",
+    "INSERT INTO namespaces (id, warehouse_id, name, path, path_key, properties) VALUES (1, 1, 'ml', 'ml', 'ml', '{}')",
+    *(
+        "INSERT INTO entries (id, namespace_id, name, kind, uuid, location, location_key, properties, revision, "
+        "created_ms, updated_ms) "
+        f"VALUES ({number}, 1, 't{number}', 'lance', 'u', '/lake/{number}', '/lake/{number}/', '{{}}', 1, 5, 5)"
+        for number in (1, 2)
+    ),
+    "INSERT INTO snapshots (entry_id, snapshot_id, sequence, timestamp_ms, manifest_list, summary) "
+    "VALUES (1, 1, 1, 5, 'm', '{}')",
+    "DELETE FROM entries WHERE id = 2",
+)
+
+
+def test_upgrade_of_a_database_in_use(url: str, kind: str) -> None:
+    database = Database(url)
+    migrate.run_migrations(database, "0003")
+    for statement in ROWS_OF_0003:
+        execute(database, statement)
+    if kind == "postgres":
+        execute(database, "SELECT setval(pg_get_serial_sequence('entries', 'id'), 2)")
+    assert migrate.upgrade(database) == ("0003", migrate.HEAD)
+    entry = database.read(lambda tx: repository.find_entry(tx, 1, ("ml",), "t1"))
+    assert entry is not None
+    assert entry.id == 1
+    assert [row.snapshot_id for row in database.read(lambda tx: repository.list_snapshots(tx, 1))] == [1]
+    new = database.write(
+        lambda tx: repository.insert_entry(
+            tx,
+            1,
+            name="t3",
+            kind="lance",
+            uuid="u3",
+            location="/lake/3",
+            location_key="/lake/3/",
+            properties={},
+            now_ms=6,
+        )
+    )
+    assert new is not None
+    assert new.id == 3, "an id was given again"
+    database.close()
 
 
 def test_head_is_the_newest_migration() -> None:
@@ -117,7 +166,7 @@ def test_other_schemas_are_refused(database: Database, number: str, words: str) 
 
 def test_another_release_is_named(database: Database) -> None:
     execute(database, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '0002'")
-    with pytest.raises(InvalidTableStateError, match=r"schema 0002 \(lancehouse 0.1\), not 0003 \(lancehouse 0.2\)"):
+    with pytest.raises(InvalidTableStateError, match=r"schema 0002 \(lancehouse 0.1\), not 0004 \(lancehouse 0.2\)"):
         migrate.check(database)
 
 

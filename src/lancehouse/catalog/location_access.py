@@ -218,8 +218,12 @@ def require_location_free(tx: Tx, location: str, kind: Kind, entry_id: int | Non
         InvalidInputError: a table does; the message does not name it, as the caller may not be allowed to see it.
     """
     key = location_key(location, kind)
-    if repository.find_overlapping_table(tx, key, entry_id) is not None:
-        raise InvalidInputError(f"location {location} lies in another table's, or holds one: choose another")
+    if (table := repository.find_overlapping_table(tx, key, entry_id)) is not None:
+        if table[0]:
+            raise InvalidInputError(f"location {location} lies in another table's, or holds one: choose another")
+        raise InvalidInputError(
+            f"location {location} is kept for a dropped table: undrop that, or choose another location"
+        )
     return key
 
 
@@ -328,7 +332,8 @@ class ReadableLocations:
         # Inside a table, the role on that table's namespace decides; it may even belong to another warehouse.
         identity, table = self.identify(), self.database.read(lambda tx: repository.find_enclosing_table(tx, key))
         if table is not None:
-            return identity.has_role(Role.READER, *table)
+            warehouse, levels = table  # of a dropped table there is none: nobody reads it
+            return warehouse is not None and identity.has_role(Role.READER, warehouse, levels)
         roots = (self.warehouse.location, *self.warehouse.roots)
         return identity.has_role(Role.READER, self.warehouse.name) and any(
             key.startswith(location_key(root, kind)) for root in roots

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
@@ -33,9 +33,9 @@ from lancehouse.store.database import PATIENCE_S, Database, Sqlite
 from lancehouse.store.model import metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration. Numbers let a program tell an older schema from a newer one."""
-RELEASES = {"0001": "0.1", "0002": "0.1", HEAD: "0.2"}
+RELEASES = {"0001": "0.1", "0002": "0.1", "0003": "0.2", HEAD: "0.2"}
 """Release of lancehouse that a schema belongs to."""
 
 VERSION_TABLE = "lancehouse_schema"
@@ -129,8 +129,8 @@ def upgrade(database: Database) -> tuple[str | None, str]:
     return before, HEAD
 
 
-def run_migrations(database: Database) -> None:
-    """Run the missing migrations in one transaction."""
+def run_migrations(database: Database, to: str = HEAD) -> None:
+    """Run the missing migrations up to one of them, in one transaction."""
     from alembic import command
     from alembic.config import Config
 
@@ -139,7 +139,7 @@ def run_migrations(database: Database) -> None:
     config.set_main_option("path_separator", "os")
     with _schema_transaction(database) as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, to)
 
 
 def read_schema_version(database: Database) -> str | None:
@@ -164,15 +164,18 @@ def _read_version(connection: Connection) -> str | None:
 @contextmanager
 def _schema_transaction(database: Database) -> Iterator[Connection]:
     """Provide a transaction that may change the schema, while no other does."""
-    with _connect(database, "BEGIN IMMEDIATE") as connection:
+    # With foreign keys on, SQLite would delete the rows that refer to a table while that table is replaced by a copy.
+    with _connect(database, "PRAGMA foreign_keys=OFF", "BEGIN IMMEDIATE") as connection:
         if not database.is_local:
             connection.exec_driver_sql(LOCK)
         yield connection
+        if database.is_local and (broken := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()):
+            raise InternalError(f"rows would refer to nothing, so nothing was changed: {broken[:10]}")
 
 
 @contextmanager
-def _connect(database: Database, begin: str) -> Iterator[Connection]:
-    """Provide a SQLAlchemy connection in a transaction, which on SQLite starts with `begin`."""
+def _connect(database: Database, *begin: str) -> Iterator[Connection]:
+    """Provide a SQLAlchemy connection in a transaction, which on SQLite starts with the statements `begin`."""
     try:
         with _engine(database, begin).begin() as connection:
             yield connection
@@ -180,12 +183,12 @@ def _connect(database: Database, begin: str) -> Iterator[Connection]:
         raise statements.unreachable_error(error.orig) from error
 
 
-def _engine(database: Database, begin: str) -> Engine:
+def _engine(database: Database, begin: Sequence[str]) -> Engine:
     own = database.engine()
     kind = "sqlite" if isinstance(own, Sqlite) else "postgresql+psycopg"
     engine = create_engine(f"{kind}://", creator=own.connect, poolclass=NullPool)
     if isinstance(own, Sqlite):
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        event.listen(engine, "begin", lambda connection: [connection.exec_driver_sql(each) for each in begin])
     else:
         event.listen(engine, "connect", lambda connection, _: setattr(connection, "autocommit", False))
     return engine

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ForeignKey,
     Identity,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata = MetaData(
@@ -39,10 +41,10 @@ def _id_column() -> Column[int]:
     return Column("id", NUMBER, Identity(), primary_key=True)
 
 
-def _foreign_key(table: str, *, cascade: bool = False, **options: Any) -> Column[int]:
+def _foreign_key(table: str, *, cascade: bool = False, nullable: bool = False, **options: Any) -> Column[int]:
     """Return a foreign key column; the row that it refers to cannot be deleted, or its deletion cascades."""
     key = ForeignKey(f"{table}.id", ondelete="CASCADE" if cascade else "RESTRICT")
-    return Column({"entries": "entry_id"}.get(table, f"{table[:-1]}_id"), NUMBER, key, nullable=False, **options)
+    return Column({"entries": "entry_id"}.get(table, f"{table[:-1]}_id"), NUMBER, key, nullable=nullable, **options)
 
 
 NEVER_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}
@@ -76,7 +78,7 @@ entries = Table(
     "entries",
     metadata,
     _id_column(),
-    _foreign_key("namespaces"),
+    _foreign_key("namespaces", nullable=True),  # a dropped table has none
     Column("name", TEXT, nullable=False),
     Column("kind", TEXT, nullable=False),
     Column("uuid", TEXT, nullable=False),
@@ -128,6 +130,44 @@ commits = Table(
     Column("revision", NUMBER, nullable=False),
     Column("snapshot_id", NUMBER),
     Column("operation", TEXT, nullable=False),
+)
+
+dropped = Table(
+    "dropped",
+    metadata,
+    _foreign_key("entries", cascade=True, primary_key=True),
+    _foreign_key("warehouses"),
+    Column("path", TEXT, nullable=False),
+    Column("path_key", TEXT, nullable=False),
+    Column("name", TEXT, nullable=False),
+    Column("dropped_ms", NUMBER, nullable=False),
+    Column("expires_ms", NUMBER, nullable=False, index=True),
+    Column("principal", TEXT, nullable=False),
+    Column("purge", Boolean, nullable=False),
+    Index(None, "warehouse_id", "path_key", "name"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    _id_column(),
+    Column("at_ms", NUMBER, nullable=False, index=True),
+    Column("principal", TEXT, nullable=False),
+    Column("peer", TEXT, nullable=False),
+    Column("client", TEXT, nullable=False),
+    Column("request_id", TEXT, nullable=False),
+    Column("action", TEXT, nullable=False),
+    Column("warehouse", TEXT, nullable=False),
+    Column("path", TEXT, nullable=False),
+    Column("name", TEXT, nullable=False),
+    Column("before", TEXT),
+    Column("after", TEXT),
+    Column("position", NUMBER, unique=True),
+    Index(None, "name", "id"),
+    Index(
+        "ix_audit_unnumbered", "id", sqlite_where=text("position IS NULL"), postgresql_where=text("position IS NULL")
+    ),
+    **NEVER_AGAIN,
 )
 
 keys = Table(
@@ -229,7 +269,8 @@ class EntryRow:
     """
 
     id: int
-    namespace_id: int
+    namespace_id: int | None
+    """None for a dropped table."""
     name: str
     kind: Kind
     uuid: str
@@ -280,6 +321,41 @@ class CommitRow:
     revision: int
     snapshot_id: int | None
     operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRow:
+    """A dropped table, until its time is over: the name that it had, and what happens to its files then."""
+
+    entry_id: int
+    warehouse_id: int
+    levels: tuple[str, ...]
+    name: str
+    dropped_ms: int
+    expires_ms: int
+    principal: str
+    purge: bool
+    """Whether its files are deleted when its time is over; else only the entry is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """A change, and who made it. It stays when what was changed is gone."""
+
+    at_ms: int
+    principal: str
+    peer: str
+    """The address from which the request came; empty for a change made by a program on the server's machine."""
+    client: str
+    request_id: str
+    action: str
+    """What was done to what, such as `table.drop`."""
+    warehouse: str
+    levels: tuple[str, ...]
+    name: str
+    """Of the table, view or principal; empty for a namespace."""
+    before: Json | None
+    after: Json | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, delete, exists, func, literal_column, or_, sel
 
 from lancehouse.store.model import CommitRow, EntryRow, Json, Kind, NamespaceRow, RefRow, SnapshotRow, WarehouseRow
 from lancehouse.store.model import commits as c
+from lancehouse.store.model import dropped as d
 from lancehouse.store.model import entries as e
 from lancehouse.store.model import keys as k
 from lancehouse.store.model import namespaces as n
@@ -39,7 +40,12 @@ from lancehouse.store.statements import (
 WAREHOUSES = Statement(select(w.c.id, w.c.name, w.c.location).order_by(w.c.id))
 INSERT_WAREHOUSE = Statement(insert_into(w, "name", "location").on_conflict_do_nothing().returning(w.c.id))
 MOVE_WAREHOUSE = Statement(update(w).where(w.c.id == bindparam("warehouse")).values(location=bindparam("place")))
-IS_WAREHOUSE_USED = Statement(select(exists().where(n.c.warehouse_id == bindparam("warehouse"))))
+IS_WAREHOUSE_USED = Statement(
+    select(
+        exists().where(n.c.warehouse_id == bindparam("warehouse"))
+        | exists().where(d.c.warehouse_id == bindparam("warehouse"))
+    )
+)
 
 
 def list_warehouses(tx: Tx) -> list[WarehouseRow]:
@@ -59,7 +65,7 @@ def move_warehouse(tx: Tx, id: int, location: str) -> None:
 
 
 def is_warehouse_empty(tx: Tx, id: int) -> bool:
-    """Return whether a warehouse has no namespaces."""
+    """Return whether a warehouse has no namespaces and no dropped tables."""
     (row,) = tx.fetch_all(IS_WAREHOUSE_USED, {"warehouse": id})
     return not row[0]
 
@@ -251,7 +257,8 @@ SET_SCHEMA = Statement(
 DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry")))
 OVERLAPPING = Statement(
     select(n.c.path, e.c.name)
-    .join(n, n.c.id == e.c.namespace_id)
+    .select_from(e)
+    .outerjoin(n, n.c.id == e.c.namespace_id)  # a dropped table, which has no namespace, keeps its location too
     .where(
         or_(
             (e.c.location_key >= bindparam("first")) & (e.c.location_key < bindparam("end")),
@@ -267,8 +274,8 @@ OVERLAPPING = Statement(
 ENCLOSING = Statement(
     select(w.c.name, n.c.path)
     .select_from(e)
-    .join(n, n.c.id == e.c.namespace_id)
-    .join(w, w.c.id == n.c.warehouse_id)
+    .outerjoin(n, n.c.id == e.c.namespace_id)
+    .outerjoin(w, w.c.id == n.c.warehouse_id)
     .where(
         e.c.location_key.in_([bindparam(f"above_{number}") for number in range(ABOVE)]),
         e.c.kind != literal_column("'view'"),
@@ -281,7 +288,7 @@ ENCLOSING = Statement(
 def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) -> EntryRow | None:
     """Return a table or view, or None."""
     row = tx.fetch_one(FIND_ENTRY, {"warehouse": warehouse_id, "here": index_key(join_levels(levels)), "called": name})
-    return None if row is None else _entry_row(row)
+    return None if row is None else entry_row(row)
 
 
 def list_entries(
@@ -484,6 +491,8 @@ def find_overlapping_table(
 ) -> tuple[tuple[str, ...], str] | None:
     """Return a table of any warehouse whose location is this one, contains it, or lies in it; None if there is none.
 
+    A dropped table, which has no levels, is one.
+
     In a write transaction the result stays true until its end: others that check an overlapping location wait.
     """
     above = _folders_above(location_key)
@@ -494,16 +503,16 @@ def find_overlapping_table(
     for folders in _folder_parameters(location_key, above):
         row = tx.fetch_one(OVERLAPPING, {**values, **folders})
         if row is not None:
-            return split_levels(row[0]), row[1]
+            return split_levels(row[0] or ""), row[1]
     return None
 
 
-def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return warehouse and namespace of the table at this location or above it, or None."""
+def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str | None, tuple[str, ...]] | None:
+    """Return warehouse and namespace of the table at this location or above it, or None; of a dropped table neither."""
     for folders in _folder_parameters(location_key, [*_folders_above(location_key), location_key]):
         row = tx.fetch_one(ENCLOSING, folders)
         if row is not None:
-            return row[0], split_levels(row[1])
+            return row[0], split_levels(row[1] or "")
     return None
 
 
@@ -538,7 +547,8 @@ def _to_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: to_json(value) if name in JSON and value is not None else value for name, value in values.items()}
 
 
-def _entry_row(row: Row) -> EntryRow:
+def entry_row(row: Row) -> EntryRow:
+    """Return the entry of a row with `COLUMNS`."""
     entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, *rest = row
     return EntryRow(
         entry,

@@ -1,0 +1,145 @@
+"""Rows of the audit: every change with who made it, numbered for those who follow the changes as events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import bindparam, delete, func, literal_column, select, update
+
+from lancehouse.store.model import AuditRow
+from lancehouse.store.model import audit as a
+from lancehouse.store.statements import (
+    EVERYTHING,
+    NONE,
+    Row,
+    Statement,
+    Tx,
+    from_json,
+    insert_into,
+    join_levels,
+    split_levels,
+    to_json,
+)
+
+NAMES = (
+    "at_ms",
+    "principal",
+    "peer",
+    "client",
+    "request_id",
+    "action",
+    "warehouse",
+    "path",
+    "name",
+    "before",
+    "after",
+)
+"""Columns in the order of AuditRow."""
+NUMBERING = 1_106_342_171
+"""Number of the lock that is held to number changes."""
+MOST_NUMBERED = 10_000
+"""Most changes that are numbered at once."""
+
+INSERT = Statement(insert_into(a, *NAMES))
+RECENT = Statement(
+    select(a.c.id, *(a.c[name] for name in NAMES))
+    .where(a.c.id < bindparam("below"), a.c.at_ms >= bindparam("since"), a.c.at_ms < bindparam("until"))
+    .order_by(a.c.id.desc())
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+RECENT_OF = Statement(
+    select(a.c.id, *(a.c[name] for name in NAMES))
+    .where(
+        a.c.name == bindparam("called"),
+        a.c.id < bindparam("below"),
+        a.c.at_ms >= bindparam("since"),
+        a.c.at_ms < bindparam("until"),
+    )
+    .order_by(a.c.id.desc())
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+UNNUMBERED = Statement(
+    select(a.c.id).where(a.c.position.is_(None)).order_by(a.c.id).limit(bindparam("size")).offset(NONE)
+)
+LAST = Statement(select(func.max(a.c.position)))
+NUMBER = Statement(update(a).where(a.c.id == bindparam("row")).values(position=bindparam("number")))
+AFTER = Statement(
+    select(a.c.position, *(a.c[name] for name in NAMES))
+    .where(a.c.position > bindparam("after"), a.c.warehouse != literal_column("''"))
+    .order_by(a.c.position)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+DELETE_BEFORE = Statement(delete(a).where(a.c.at_ms < bindparam("until")))
+
+
+def insert_change(tx: Tx, row: AuditRow) -> None:
+    """Insert a change, in the transaction that makes it."""
+    tx.run(
+        INSERT,
+        {
+            "at_ms": row.at_ms,
+            "principal": row.principal,
+            "peer": row.peer,
+            "client": row.client,
+            "request_id": row.request_id,
+            "action": row.action,
+            "warehouse": row.warehouse,
+            "path": join_levels(row.levels),
+            "name": row.name,
+            "before": None if row.before is None else to_json(row.before),
+            "after": None if row.after is None else to_json(row.after),
+        },
+    )
+
+
+def list_changes(
+    tx: Tx, *, below: int | None, since_ms: int, until_ms: int | None, name: str | None, limit: int
+) -> list[tuple[int, AuditRow]]:
+    """Return changes with their ids, newest first: those before an id, within a time, of one name."""
+    values = {
+        "below": EVERYTHING if below is None else below,
+        "since": since_ms,
+        "until": EVERYTHING if until_ms is None else until_ms,
+        "size": limit,
+    }
+    rows = tx.fetch_all(RECENT, values) if name is None else tx.fetch_all(RECENT_OF, {**values, "called": name})
+    return [(row[0], _row(row[1:])) for row in rows]
+
+
+def number_changes(tx: Tx) -> int:
+    """Number changes that have no position yet, in the order of their ids, and return how many.
+
+    Ids are given before a transaction ends, so a change may become visible after others with greater ids, and who reads
+    by id would miss it. Positions are given to what is visible, by one at a time. The changes of one table wait for
+    each other, so that their ids, and their positions too, are in order.
+    """
+    tx.lock(NUMBERING, ())
+    ids = [row[0] for row in tx.fetch_all(UNNUMBERED, {"size": MOST_NUMBERED})]
+    ((last,),) = tx.fetch_all(LAST, {})
+    first = (last or 0) + 1
+    tx.run_many(NUMBER, [{"row": row, "number": first + offset} for offset, row in enumerate(ids)])
+    return len(ids)
+
+
+def list_numbered(tx: Tx, after: int, limit: int) -> Sequence[tuple[int, AuditRow]]:
+    """Return changes of warehouses with their positions, those after one, in order."""
+    return [(row[0], _row(row[1:])) for row in tx.fetch_all(AFTER, {"after": after, "size": limit})]
+
+
+def has_unnumbered(tx: Tx) -> bool:
+    """Return whether there are changes without a position."""
+    return tx.fetch_one(UNNUMBERED, {"size": 1}) is not None
+
+
+def delete_changes(tx: Tx, until_ms: int) -> int:
+    """Delete the changes before a time, and return how many."""
+    return tx.run(DELETE_BEFORE, {"until": until_ms})
+
+
+def _row(row: Row) -> AuditRow:
+    at_ms, principal, peer, client, request, action, warehouse, path, name, *states = row
+    before, after = (None if state is None else from_json(state) for state in states)
+    return AuditRow(at_ms, principal, peer, client, request, action, warehouse, split_levels(path), name, before, after)
