@@ -132,3 +132,9 @@ class Caller:
     key: IdempotencyKey | None = None
     delegation: bool = False
     """Whether the client asks for storage credentials."""
+    peer: str = ""
+    """The address from which the request came; empty within the process."""
+
+
+SERVER = Caller(Identity("server", ()))
+"""The server itself, as the one who makes a change that nobody asked for just now."""

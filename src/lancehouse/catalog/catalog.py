@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lancehouse.catalog.audit import Audit
+from lancehouse.catalog.callers import SERVER
 from lancehouse.catalog.commits import Commits
+from lancehouse.catalog.dropped_tables import DroppedTables
 from lancehouse.catalog.metadata_loader import STORAGE_REFRESH_S, DocumentCache, LanceMetadataCache, MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
 from lancehouse.catalog.scans import Scans
@@ -34,9 +37,17 @@ class Catalog:
         self.database = database
         self.warehouses = Warehouses((warehouse.name, warehouse) for warehouse in warehouses)
         lance = LanceMetadataCache(database, storage_refresh_s=storage_refresh_s)
-        loader = MetadataLoader(lance, DocumentCache())
+        documents = DocumentCache()
+        loader = MetadataLoader(lance, documents)
         self.namespaces = Namespaces(database)
         self.tables = Tables(database, loader)
+        self.dropped_tables = DroppedTables(database, documents)
         self.views = Views(database, loader)
         self.commits = Commits(database, loader)
         self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
+        self.audit = Audit(database)
+
+    def delete_expired_tables(self) -> None:
+        """Delete dropped tables whose time is over."""
+        for warehouse in self.warehouses.values():
+            self.dropped_tables.delete_expired(SERVER, warehouse)

@@ -21,6 +21,7 @@ from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import (
     TableName,
     create_entry,
+    diff_properties,
     now_ms,
     record_commit,
     require_name_free,
@@ -202,7 +203,8 @@ class Commits:
             _store_change(tx, entry, caller, change, now)
             published = None if "version" in change.values else entry.published
             after = replace(entry, revision=entry.revision + 1, updated_ms=now, published=published, **change.values)
-            record_commit(tx, after, caller, change.operation, change.snapshot_id)
+            changes = diff_properties(entry.properties, after.properties)
+            record_commit(tx, after, caller, warehouse, name, change.operation, change.snapshot_id, changes)
             return after
 
         return PreparedCommit(name, apply, entry.id)
@@ -237,7 +239,9 @@ class Commits:
                 raise _CommitConflictError
             entry_values = {key: value for key, value in values.items() if key != "location_key"}
             after = replace(entry, revision=entry.revision + 1, updated_ms=now, **entry_values)
-            record_commit(tx, after, caller, _operation(request["updates"]), table.current_snapshot_id)
+            operation = _operation(request["updates"])
+            changes = diff_properties(before.table.properties, table.properties)
+            record_commit(tx, after, caller, warehouse, name, operation, table.current_snapshot_id, changes)
             return after
 
         # The metadata log may come from a registered file, so it may name anything; only files below the table's own
@@ -281,7 +285,7 @@ class Commits:
             namespace = _require_new(tx, warehouse, name)
             uuid, place = str(table.table_uuid), document.location
             return create_entry(
-                tx, namespace, name, "iceberg", uuid, location, {}, metadata_location=place, caller=caller
+                tx, warehouse, namespace, name, "iceberg", uuid, location, {}, metadata_location=place, caller=caller
             )
 
         return PreparedCommit(name, apply, written=[document.location], document=document)

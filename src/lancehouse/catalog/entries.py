@@ -22,11 +22,14 @@ from lancehouse.catalog.errors import (
 )
 from lancehouse.catalog.location_access import require_location_free
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.locations import key as location_key
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.properties import PROTECTED
-from lancehouse.store import repository
+from lancehouse.secrets import redact_properties
+from lancehouse.store import audit, repository
 from lancehouse.store.database import Database
-from lancehouse.store.model import CommitRow, EntryRow, Json, Kind, NamespaceRow
+from lancehouse.store.dropped import release_location
+from lancehouse.store.model import AuditRow, CommitRow, EntryRow, Json, Kind, NamespaceRow
 from lancehouse.store.statements import Tx
 
 T = TypeVar("T")
@@ -198,6 +201,7 @@ def require_unprotected(
 
 def create_entry(
     tx: Tx,
+    warehouse: Warehouse,
     namespace: NamespaceRow,
     name: TableName,
     kind: Kind,
@@ -212,10 +216,14 @@ def create_entry(
 ) -> EntryRow:
     """Insert an entry and record who created it, unless its name or its location is taken.
 
+    The files of a dropped table that were to stay may become those of the new entry.
+
     Raises:
         TableAlreadyExistsError, ViewAlreadyExistsError: the name is taken.
         InvalidInputError: the location lies inside another table's, or contains one.
     """
+    if kind != "view":
+        release_location(tx, location_key(location, kind))
     key = require_location_free(tx, location, kind)
     entry = repository.insert_entry(
         tx,
@@ -233,12 +241,32 @@ def create_entry(
     )
     if entry is None:
         raise already_exists(name.levels, name.name, by=kind, wanted=kind)
-    record_commit(tx, entry, caller, "create", version)
+    record_commit(tx, entry, caller, warehouse, name, "create", version)
     return entry
 
 
-def record_commit(tx: Tx, entry: EntryRow, caller: Caller, operation: str, snapshot_id: int | None) -> None:
-    """Record who made the change that led to the entry's current revision, when, and with which client."""
+def record_commit(
+    tx: Tx,
+    entry: EntryRow,
+    caller: Caller,
+    warehouse: Warehouse,
+    name: TableName,
+    operation: str,
+    snapshot_id: int | None,
+    changes: tuple[Json | None, Json | None] = (None, None),
+) -> None:
+    """Record who made the change that led to the entry's current revision, when, and with which client.
+
+    Args:
+        tx: the transaction of the change.
+        entry: the entry after it.
+        caller: who made it.
+        warehouse: of the entry.
+        name: of the entry.
+        operation: what it did, in one word.
+        snapshot_id: the new current snapshot, or None.
+        changes: what the audit tells besides, of before and after.
+    """
     row = CommitRow(
         at_ms=entry.updated_ms,
         principal=caller.identity.name,
@@ -249,6 +277,60 @@ def record_commit(tx: Tx, entry: EntryRow, caller: Caller, operation: str, snaps
         operation=operation,
     )
     repository.insert_commit(tx, entry.id, row)
+    before, after = changes
+    told = {"uuid": entry.uuid, "revision": entry.revision, "operation": operation, "snapshot-id": snapshot_id}
+    what = "view" if entry.kind == "view" else "table"
+    action = f"{what}.create" if operation == "create" else f"{what}.commit"
+    record_change(tx, caller, action, warehouse.name, name.levels, name.name, before, {**told, **(after or {})})
+
+
+def record_change(
+    tx: Tx,
+    caller: Caller,
+    action: str,
+    warehouse: str,
+    levels: Levels,
+    name: str,
+    before: Json | None,
+    after: Json | None,
+) -> None:
+    """Record a change in the audit, in the transaction that makes it.
+
+    Args:
+        tx: the transaction.
+        caller: who makes the change.
+        action: what is done to what, such as `table.drop`.
+        warehouse: its name; empty for what belongs to none.
+        levels: the namespace.
+        name: of the table, view or principal; empty for a namespace.
+        before: what was, as far as it matters.
+        after: what is.
+    """
+    audit.insert_change(
+        tx,
+        AuditRow(
+            now_ms(),
+            caller.identity.name,
+            caller.peer,
+            caller.client,
+            caller.request_id,
+            action,
+            warehouse,
+            levels,
+            name,
+            before,
+            after,
+        ),
+    )
+
+
+def diff_properties(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Json | None, Json | None]:
+    """Return what the audit tells of properties: those that changed, as they were and as they are, without secrets."""
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    if not changed:
+        return None, None
+    old, new = (redact_properties({key: each[key] for key in changed if key in each}) for each in (before, after))
+    return {"properties": old}, {"properties": new}
 
 
 def rename_entry(
@@ -282,5 +364,8 @@ def rename_entry(
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. {what} already exists")
         if not repository.rename_entry(tx, entry.id, namespace.id, destination.name, now_ms()):
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. Table already exists")
+        action = "view.rename" if entry.kind == "view" else "table.rename"
+        before, after = ({"namespace": list(each.levels), "name": each.name} for each in (source, destination))
+        record_change(tx, caller, action, warehouse.name, destination.levels, destination.name, before, after)
 
     write_once(database, caller, work)

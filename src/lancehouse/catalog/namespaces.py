@@ -8,10 +8,11 @@ import orjson
 from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmptyError
 
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.entries import require_unprotected, write_once
+from lancehouse.catalog.entries import diff_properties, record_change, require_unprotected, write_once
 from lancehouse.catalog.errors import Levels, UnprocessableError, check_levels, format_name, namespace_not_found
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.paging import decode_token, encode_token
+from lancehouse.secrets import redact_properties
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import NamespaceRow
@@ -78,6 +79,8 @@ class Namespaces:
             row = repository.insert_namespace(tx, warehouse.id, new_levels, dict(properties))
             if row is None:
                 raise NamespaceAlreadyExistsError(f"Namespace already exists: {format_name(new_levels)}")
+            after = {"properties": redact_properties(properties)}
+            record_change(tx, caller, "namespace.create", warehouse.name, new_levels, "", None, after)
             return row
 
         return write_once(self._database, caller, work)
@@ -96,6 +99,8 @@ class Namespaces:
             require_unprotected(tx, warehouse, levels, None, row.properties, "drop")
             if not repository.delete_namespace(tx, row.id):
                 raise NamespaceNotEmptyError(f"Namespace {format_name(levels)} is not empty.")
+            before = {"properties": redact_properties(row.properties)}
+            record_change(tx, caller, "namespace.drop", warehouse.name, levels, "", before, None)
 
         write_once(self._database, caller, work)
 
@@ -117,6 +122,8 @@ class Namespaces:
             row = _get_namespace(tx, caller, warehouse, levels, lock=True)
             remaining = {key: value for key, value in row.properties.items() if key not in removals}
             repository.update_namespace(tx, row.id, {**remaining, **updates})
+            before, after = diff_properties(row.properties, {**remaining, **updates})
+            record_change(tx, caller, "namespace.properties", warehouse.name, levels, "", before, after)
             removed = [key for key in dict.fromkeys(removals) if key in row.properties]
             missing = [key for key in dict.fromkeys(removals) if key not in row.properties]
             return {"updated": list(updates), "removed": removed, "missing": missing}

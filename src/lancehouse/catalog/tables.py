@@ -11,16 +11,18 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Servi
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.dropped_tables import delete_files, drop_entry, require_purge_allowed
 from lancehouse.catalog.entries import (
     TableName,
     create_entry,
     list_names,
+    record_change,
     rename_entry,
     require_name_free,
     require_unprotected,
     write_once,
 )
-from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, format_name, table_not_found
+from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, table_not_found
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import (
     LoadResult,
@@ -32,8 +34,8 @@ from lancehouse.catalog.metadata_loader import (
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake import removal
-from lancehouse.properties import GC_ENABLED, IMPL, LANCE, MANAGED_BY, STAGED, TABLE_TYPE, is_lance, managed_by
+from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STAGED, TABLE_TYPE, is_lance, managed_by
+from lancehouse.secrets import redact_properties
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow, Json, Kind
@@ -176,8 +178,20 @@ class Tables:
             raise InvalidInputError("overwrite is for Iceberg tables: drop the entry, then register the Lance table")
         return self._create_lance(caller, warehouse, name, location, lance_properties({}), None)
 
-    def drop(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, *, purge: bool = False) -> None:
-        """Remove a table from the catalog and, with `purge`, delete its files.
+    def drop(
+        self,
+        caller: Caller,
+        warehouse: Warehouse,
+        levels: Levels,
+        name: str,
+        *,
+        purge: bool = False,
+        ignore_gc: bool = False,
+    ) -> None:
+        """Remove a table from the catalog and, with `purge`, delete its files, both after the warehouse's retention.
+
+        Until then `DroppedTables` can restore it. With `ignore_gc`, files of a Lance table are deleted although it has
+        `gc.enabled=false`.
 
         Raises:
             TableNotFoundError: there is no such table.
@@ -188,23 +202,28 @@ class Tables:
         entry = self.get_entry(caller, warehouse, levels, name)
         table = self._load_iceberg(warehouse, entry, purge=purge) if entry.kind == "iceberg" else None
         properties = entry.properties if table is None else table.properties
-        if purge and properties.get(GC_ENABLED, "true").lower() == "false":
-            raise InvalidInputError(
-                f"Cannot purge table: {GC_ENABLED} is false for {format_name(levels, name)}, "
-                "deleting its files may corrupt other tables; drop it without purge, or set the property first"
-            )
+        if purge and not (ignore_gc and entry.kind == "lance"):
+            require_purge_allowed(TableName(levels, name), properties)
 
         def work(tx: Tx) -> None:
             require_unprotected(tx, warehouse, levels, name, properties, "purge" if purge else "drop")
-            if not repository.delete_entry(tx, entry.id):
+            keeps = warehouse.retention_s > 0
+            if not (
+                drop_entry(tx, caller, warehouse, levels, entry, purge=purge)
+                if keeps
+                else repository.delete_entry(tx, entry.id)
+            ):
                 raise table_not_found(levels, name)
+            before = {"uuid": entry.uuid, "location": entry.location, "properties": redact_properties(properties)}
+            after = {"purge": purge, "retention-ms": warehouse.retention_s * 1000}
+            record_change(tx, caller, "table.drop", warehouse.name, levels, name, before, after)
 
         # The entry goes first: an entry whose files are gone would break every reader, while files without an entry
         # only take space. A failed delete is therefore logged and does not fail the request.
         write_once(self._database, caller, work)
-        if purge:
+        if purge and not warehouse.retention_s:
             try:
-                self._delete_files(warehouse, entry, table)
+                delete_files(warehouse, entry, self._loader.documents)
             except (LanceNamespaceError, OSError) as error:
                 log.warning("%s is dropped, but files of it are left at %s: %s", name, entry.location, error)
 
@@ -218,16 +237,6 @@ class Tables:
             if purge:
                 raise
             return None
-
-    def _delete_files(
-        self, warehouse: Warehouse, entry: EntryRow, table: iceberg_tables.IcebergTableMetadata | None
-    ) -> None:
-        if table is None:
-            removal.remove_dataset(entry.location, warehouse.storage, metadata=True)
-            return
-        files = WarehouseFiles(warehouse)
-        for file in (*iceberg_tables.list_purge_files(table, files), str(entry.metadata_location)):
-            files.delete(file)
 
     def rename(self, caller: Caller, warehouse: Warehouse, source: TableName, destination: TableName) -> None:
         """Rename a table, within its namespace or into another one; its files stay where they are.
@@ -276,7 +285,16 @@ class Tables:
         def work(tx: Tx) -> EntryRow:
             namespace = require_name_free(tx, warehouse, name, "iceberg")
             return create_entry(
-                tx, namespace, name, "iceberg", uuid, location, {}, metadata_location=document.location, caller=caller
+                tx,
+                warehouse,
+                namespace,
+                name,
+                "iceberg",
+                uuid,
+                location,
+                {},
+                metadata_location=document.location,
+                caller=caller,
             )
 
         with discard_on_failure(warehouse, [document.location]):
@@ -303,6 +321,7 @@ class Tables:
             namespace = require_name_free(tx, warehouse, name, "lance")
             return create_entry(
                 tx,
+                warehouse,
                 namespace,
                 name,
                 "lance",
@@ -348,6 +367,7 @@ class Tables:
                 repository.delete_entry(tx, existing.id)
             return create_entry(
                 tx,
+                warehouse,
                 namespace,
                 name,
                 "iceberg",

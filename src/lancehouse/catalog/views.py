@@ -15,6 +15,7 @@ from lancehouse.catalog.entries import (
     create_entry,
     list_names,
     now_ms,
+    record_change,
     record_commit,
     rename_entry,
     require_name_free,
@@ -131,12 +132,14 @@ class Views:
             document = self._loader.documents.load(warehouse, str(entry.metadata_location))
             current = views.parse(document.full_json)
             metadata = views.apply_updates(current, request.get("requirements") or [], request["updates"])
-            if metadata is current or self._replace_metadata(caller, warehouse, entry, metadata, document.location):
+            if metadata is current or self._replace_metadata(
+                caller, warehouse, TableName(levels, name), entry, metadata, document.location
+            ):
                 return self.load(caller, warehouse, levels, name)
         raise ConcurrentModificationError(f"other commits to view {TableName(levels, name)} were always faster")
 
     def _replace_metadata(
-        self, caller: Caller, warehouse: Warehouse, entry: EntryRow, metadata: Json, previous: str
+        self, caller: Caller, warehouse: Warehouse, name: TableName, entry: EntryRow, metadata: Json, previous: str
     ) -> bool:
         """Point the entry to new metadata; return False if another commit came first."""
         location_access.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
@@ -148,7 +151,8 @@ class Views:
             values = {"metadata_location": document.location}
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
                 raise _CommitConflictError
-            record_commit(tx, replace(entry, revision=entry.revision + 1, updated_ms=now), caller, "replace", None)
+            after = replace(entry, revision=entry.revision + 1, updated_ms=now)
+            record_commit(tx, after, caller, warehouse, name, "replace", None)
 
         try:
             with discard_on_failure(warehouse, [document.location]):
@@ -170,6 +174,8 @@ class Views:
         def work(tx: Tx) -> None:
             if not repository.delete_entry(tx, entry.id):
                 raise view_not_found(levels, name)
+            before = {"uuid": entry.uuid, "metadata-location": entry.metadata_location}
+            record_change(tx, caller, "view.drop", warehouse.name, levels, name, before, None)
 
         write_once(self._database, caller, work)
 
@@ -201,7 +207,16 @@ class Views:
         namespace = require_name_free(tx, warehouse, name, "view")
         uuid, location = metadata["view-uuid"], metadata["location"]
         return create_entry(
-            tx, namespace, name, "view", uuid, location, {}, metadata_location=document.location, caller=caller
+            tx,
+            warehouse,
+            namespace,
+            name,
+            "view",
+            uuid,
+            location,
+            {},
+            metadata_location=document.location,
+            caller=caller,
         )
 
     def _check_paths(self, caller: Caller, warehouse: Warehouse, metadata: Json) -> None:

@@ -9,6 +9,8 @@ from typing import Literal
 from lancehouse.catalog.errors import WarehouseNotFoundError
 from lancehouse.properties import STORAGE
 
+RETENTION_S = 7 * 86400
+
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
@@ -35,6 +37,8 @@ class Warehouse:
     """With `static`: the credentials for readers. Those in `storage` are for writers only."""
     sas_scope: Literal["folder", "container"] = "folder"
     """With `sas`: what a token opens. `container` is for accounts without a hierarchical namespace."""
+    retention_s: int = RETENTION_S
+    """For how long a dropped table can be restored, in seconds; 0: not at all."""
 
 
 class Warehouses(dict[str | None, Warehouse]):

@@ -640,6 +640,11 @@ class CatalogNamespace(TableOperations):
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=self._access.vends)
         options = self._access.options(entry)
+        self._drop_data(table, entry, options)
+        return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+
+    def _drop_data(self, table: TableId, entry: Entry, options: Mapping[str, str]) -> None:
+        """Delete the entry of a table, then its data."""
         self._tables.delete(table)
         try:
             if entry.location:
@@ -648,7 +653,6 @@ class CatalogNamespace(TableOperations):
             raise InternalError(
                 f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
             ) from error
-        return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
     def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
         """Raise UnsupportedOperationError; catalogs that can rename tables override this."""

@@ -95,11 +95,14 @@ from lancehouse.wire.iceberg import (
     CommitTable,
     CommitTransaction,
     CreateTable,
+    DroppedTable,
+    DroppedTableList,
     LatestTable,
     LoadedTable,
     Namespace,
     NamespacePage,
     RenameTable,
+    RestoreTable,
     StorageCredential,
     TableIdentifier,
     TablePage,
@@ -136,7 +139,8 @@ DUMMY_SCHEMA: Mapping[str, Any] = MappingProxyType(
 
 RENAME = "POST /v1/{prefix}/tables/rename"
 TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
-"""Endpoints, as a server announces them: rename a table, commit to several tables at once."""
+UNDROP = "POST /v1/{prefix}/lancehouse/undrop"
+"""Endpoints, as a server announces them: rename a table, commit to several tables at once, restore a dropped table."""
 REMEMBERED_TABLES = 20_000
 """Number of tables whose entity tag and entry are cached for the next list."""
 
@@ -171,6 +175,55 @@ class IcebergNamespace(CatalogNamespace):
         self._tables.on_managed = self._versions.keep_described
 
     # Tables
+
+    def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        try:
+            return super()._create_at(table, location, properties, vend=vend)
+        except InvalidInputError:
+            if location or not self._tables.keeps_dropped(table):
+                raise
+            # The default location is kept for a dropped table: the server finds another.
+            return self._tables.create(table, None, properties, vend=vend)
+
+    def _drop_data(self, table: TableId, entry: Entry, options: Mapping[str, str]) -> None:
+        if self._tables.keeps_dropped(table):
+            self._tables.delete(table, data=True)
+        else:
+            super()._drop_data(table, entry, options)
+
+    def list_dropped(self, namespace: Sequence[str]) -> list[DroppedTable]:
+        """Return the dropped tables of a warehouse, or of a namespace in it and below, that can be restored.
+
+        Raises:
+            UnsupportedOperationError: the server keeps no dropped tables.
+        """
+        parts = list(namespace)
+        tables = self._tables.list_dropped(parts[0])
+        return [table for table in tables if table.namespace[: len(parts) - 1] == parts[1:]]
+
+    def undrop_table(self, id: Sequence[str], new_id: Sequence[str] | None = None) -> list[str]:
+        """Restore the table of a name that was dropped last, under its name or another; return its id.
+
+        Raises:
+            TableNotFoundError: no dropped table was called so, or its time is over.
+            TableAlreadyExistsError: the name is taken: give another.
+            UnsupportedOperationError: the server keeps no dropped tables.
+        """
+        table = self._parse_table_id(id)
+        target = table if new_id is None else self._parse_table_id(new_id)
+        if target.namespace.catalog != table.namespace.catalog:
+            raise InvalidInputError(f"{table} cannot be restored as {target}: it would change its warehouse")
+        self._tables.undrop(table, target)
+        return target.parts
+
+    def purge_table(self, id: Sequence[str]) -> None:
+        """Delete a dropped table and its data now, instead of when its time is over; an admin may.
+
+        Raises:
+            TableNotFoundError: no dropped table was called so.
+            UnsupportedOperationError: the server keeps no dropped tables.
+        """
+        self._tables.purge(self._parse_table_id(id))
 
     def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
         """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
@@ -583,6 +636,17 @@ class RestWarehouses:
         return self._resolved_paths[catalog]
 
 
+def _extension_path(at: WarehousePaths, word: str) -> str:
+    """Return the path of a call that only our server has.
+
+    Raises:
+        UnsupportedOperationError: this server does not have it.
+    """
+    if UNDROP not in (at.endpoints or ()):
+        raise UnsupportedOperationError("this server keeps no dropped tables: what is dropped is gone")
+    return f"{at.base_path}/lancehouse/{word}"
+
+
 class _ExistingNamespaces:
     """Namespaces that were found within the last `EXISTS_TTL_S` seconds. Thread-safe."""
 
@@ -731,8 +795,12 @@ class IcebergTables:
         """Tell the server with the next load of a table that a version's manifest is at its final path."""
         self._published.put(table, told)
 
-    def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
-        """Create the entry of a table and return it as the server stored it."""
+    def keeps_dropped(self, table: TableId) -> bool:
+        """Return whether the server keeps dropped tables for a while and deletes their data itself, as ours does."""
+        return UNDROP in (self._warehouses.resolved_paths(table.namespace.catalog).endpoints or ())
+
+    def create(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table and return it as the server stored it; without a location the server chooses."""
         self._warehouses.require(table.namespace)
         # Lance's files are unreferenced in Iceberg's eyes: orphan removal by Iceberg's maintenance would delete them.
         table_properties = {**properties, GC_ENABLED: "false"}
@@ -743,7 +811,7 @@ class IcebergTables:
                 loaded = self._find_table(at.table_path(table), table)
                 if loaded is None or not table_properties.items() <= (loaded.metadata.properties or {}).items():
                     return None
-                is_ours = _is_at(loaded, location) or self._chooses_locations(table, location)
+                is_ours = location is None or _is_at(loaded, location) or self._chooses_locations(table, location)
                 return loaded if is_ours else None
 
             return self._rest.create(
@@ -828,15 +896,48 @@ class IcebergTables:
             is None
         )
 
-    def delete(self, table: TableId) -> None:
-        """Delete the entry of a table; its data stays."""
+    def delete(self, table: TableId, *, data: bool = False) -> None:
+        """Delete the entry of a table; its data stays, or is deleted by a server that keeps dropped tables."""
         self.note_change(table)
+        query = "deleteData=true" if data else "purgeRequested=false"
         self._warehouses.call(
             table.namespace.catalog,
-            lambda at: self._rest.delete(
-                at.table_path(table), query="purgeRequested=false", about=table, on={404: TableNotFoundError}
-            ),
+            lambda at: self._rest.delete(at.table_path(table), query=query, about=table, on={404: TableNotFoundError}),
         )
+
+    def list_dropped(self, catalog: str) -> list[DroppedTable]:
+        """Return the dropped tables of a warehouse, the one dropped last first."""
+
+        def fetch(at: WarehousePaths) -> DroppedTableList:
+            path = _extension_path(at, "dropped")
+            return self._rest.get(
+                path, DroppedTableList, about=f"warehouse {catalog}", on={404: NamespaceNotFoundError}
+            )
+
+        return self._warehouses.call(catalog, fetch).tables
+
+    def undrop(self, table: TableId, target: TableId) -> None:
+        """Restore a dropped table."""
+        self.note_change(target)
+        self._post_dropped("undrop", table, target)
+
+    def purge(self, table: TableId) -> None:
+        """Delete a dropped table and its data now."""
+        self._post_dropped("purge", table)
+
+    def _post_dropped(self, word: str, table: TableId, target: TableId | None = None) -> None:
+        body = RestoreTable(namespace=list(table.namespace.levels), name=table.name)
+        if target is not None:
+            body.new_namespace, body.new_name = list(target.namespace.levels), target.name
+
+        def post(at: WarehousePaths) -> None:
+            def is_done() -> bool:
+                return target is not None and self._find_table(at.table_path(target), target) is not None
+
+            on: ErrorMap = {404: TableNotFoundError, 409: TableAlreadyExistsError}
+            self._rest.post(_extension_path(at, word), body, about=table, is_done=is_done, on=on)
+
+        self._warehouses.call(table.namespace.catalog, post)
 
     def default_location(self, table: TableId) -> str:
         """Return a location below the root of the warehouse, or below the working directory."""

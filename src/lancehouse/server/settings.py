@@ -17,7 +17,7 @@ from typing import Any, Literal
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
-from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.server.http.limits import ServerLimits
@@ -29,6 +29,7 @@ RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config",
 VEND = ("none", "static", "sts", "sas")
 SAS_SCOPES = ("folder", "container")
 DEFAULT_WAREHOUSE = "main"
+UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
 BACKEND_KEYS = ("impl", "properties", "roots")
@@ -43,6 +44,7 @@ WAREHOUSE_KEYS = (
     "cache",
     "blob_roots",
     "managed_by",
+    "retention",
 )
 
 
@@ -282,7 +284,18 @@ def _parse_warehouse(document: Document, name: str, value: Any, location: str | 
         manager,
         static_read,
         sas_scope,
+        _parse_retention(document, fields.get("retention"), *loc, "retention"),
     )
+
+
+def _parse_retention(document: Document, value: Any, *loc: Any) -> int:
+    """Return a time such as `7d`, `12h` or `30m` in seconds; 0 is none."""
+    if value is None:
+        return RETENTION_S
+    match = re.fullmatch(r"([0-9]{1,6})([dhm])|0", str(value))
+    if not match:
+        raise document.key_error("must be a time such as 7d, 12h or 30m, or 0", *loc)
+    return int(match[1]) * UNITS_S[match[2]] if match[1] else 0
 
 
 def _parse_location(document: Document, value: Any, *loc: Any) -> str:

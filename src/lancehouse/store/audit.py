@@ -118,8 +118,7 @@ def number_changes(tx: Tx) -> int:
     """
     tx.lock(NUMBERING, ())
     ids = [row[0] for row in tx.fetch_all(UNNUMBERED, {"size": MOST_NUMBERED})]
-    ((last,),) = tx.fetch_all(LAST, {})
-    first = (last or 0) + 1
+    first = find_last_position(tx) + 1
     tx.run_many(NUMBER, [{"row": row, "number": first + offset} for offset, row in enumerate(ids)])
     return len(ids)
 
@@ -127,6 +126,12 @@ def number_changes(tx: Tx) -> int:
 def list_numbered(tx: Tx, after: int, limit: int) -> Sequence[tuple[int, AuditRow]]:
     """Return changes of warehouses with their positions, those after one, in order."""
     return [(row[0], _row(row[1:])) for row in tx.fetch_all(AFTER, {"after": after, "size": limit})]
+
+
+def find_last_position(tx: Tx) -> int:
+    """Return the last position that was given; 0 if none was."""
+    ((last,),) = tx.fetch_all(LAST, {})
+    return last or 0
 
 
 def has_unnumbered(tx: Tx) -> bool:

@@ -79,6 +79,11 @@ RESTORE = Statement(
     .where(e.c.id == bindparam("entry"), e.c.namespace_id.is_(None))
     .values(namespace_id=bindparam("namespace"), name=bindparam("called"), updated_ms=bindparam("now"))
 )
+EXPIRE = Statement(
+    update(d)
+    .where(d.c.entry_id == bindparam("entry"))
+    .values(expires_ms=bindparam("when"), purge=literal_column("TRUE"))
+)
 DELETE = Statement(delete(d).where(d.c.entry_id == bindparam("entry")))
 DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry"), e.c.namespace_id.is_(None)))
 RELEASE = Statement(
@@ -144,6 +149,11 @@ def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: i
         return False
     tx.run(DELETE, {"entry": entry_id})
     return restored
+
+
+def expire(tx: Tx, entry_id: int, expires_ms: int) -> None:
+    """Set until when a dropped table can be restored; its files are deleted then."""
+    tx.run(EXPIRE, {"entry": entry_id, "when": expires_ms})
 
 
 def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:

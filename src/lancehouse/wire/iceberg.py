@@ -145,11 +145,40 @@ class CreateTable(KebabModel):
     """Request of CreateTable."""
 
     name: str
-    location: str
+    location: str | None
+    """None lets the server choose."""
     table_schema: dict[str, Any] = Field(alias="schema")
     properties: dict[str, str]
     stage_create: bool = False
     """Sent although the specification has a default, because Nessie fails without it."""
+
+
+class DroppedTable(KebabModel):
+    """A dropped table that our server keeps for a while."""
+
+    namespace: list[str]
+    name: str
+    dropped_at: str
+    expires_at: str
+    principal: str
+    """Who dropped it."""
+    purge: bool
+    """Whether its data is deleted when its time is over; else only the entry is."""
+
+
+class DroppedTableList(KebabModel):
+    """The dropped tables of a warehouse."""
+
+    tables: list[DroppedTable]
+
+
+class RestoreTable(KebabModel):
+    """Request that restores or purges a dropped table."""
+
+    namespace: list[str]
+    name: str
+    new_namespace: list[str] | None = None
+    new_name: str | None = None
 
 
 class RenameTable(KebabModel):

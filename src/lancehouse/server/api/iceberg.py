@@ -18,6 +18,7 @@ from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.properties import PUBLISHED_HEADER
+from lancehouse.server.api import management
 from lancehouse.server.http import responses
 from lancehouse.server.http.calls import Call, Json
 from lancehouse.server.http.responses import Response
@@ -197,9 +198,14 @@ def table_exists(call: Call) -> Response:
 
 
 def drop_table(call: Call) -> Response:
-    """Drop a table, and delete its files if requested."""
-    purge = call.flag("purgeRequested")
-    call.catalog.tables.drop(*_scope(call), call.match.name, purge=purge)
+    """Drop a table, and delete its files if requested.
+
+    `deleteData` is what Lance's clients mean by dropping a table: its data go too, also of tables with
+    `gc.enabled=false`, which protects Lance's files from the maintenance of Iceberg's clients.
+    """
+    deletes = call.flag("deleteData")
+    purge = call.flag("purgeRequested") or deletes
+    call.catalog.tables.drop(*_scope(call), call.match.name, purge=purge, ignore_gc=deletes)
     return responses.no_content()
 
 
@@ -421,5 +427,5 @@ ROUTES: tuple[Route, ...] = (
 )
 """Every operation of the specification except `signRequest`."""
 
-ENDPOINTS = [route.endpoint for route in ROUTES]
+ENDPOINTS = [route.endpoint for route in (*ROUTES, *management.ROUTES)]
 CONFIG = Route("getConfig", "GET", "/v1/config", config)

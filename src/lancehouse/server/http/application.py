@@ -18,7 +18,7 @@ from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
 from lancehouse.catalog.entries import delete_old_keys
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.errors import is_panic
-from lancehouse.server.api import iceberg, lance
+from lancehouse.server.api import iceberg, lance, management
 from lancehouse.server.http import bodies, routes, system_routes
 from lancehouse.server.http.calls import Call, parse_query
 from lancehouse.server.http.errors import (
@@ -120,7 +120,14 @@ class App:
         self._in_flight = 0
         self._answered_count = 0
         self._routes = RouteTable(
-            (*iceberg.ROUTES, iceberg.CONFIG, *system_routes.routes(self._metrics, authentication), *extra_routes)
+            (
+                *iceberg.ROUTES,
+                iceberg.CONFIG,
+                *management.ROUTES,
+                management.AUDIT,
+                *system_routes.routes(self._metrics, authentication),
+                *extra_routes,
+            )
         )
         self._pools = Pools(self._limits)
         self._logins = LoginQueue()
@@ -134,7 +141,7 @@ class App:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(coroutine)
-            for coroutine in (self._expire_keys(), self._report_in_flight(), self._trim_memory())
+            for coroutine in (self._delete_expired(), self._report_in_flight(), self._trim_memory())
         ]
 
     def close(self) -> None:
@@ -162,12 +169,15 @@ class App:
             # `wait` does not raise what the work raised, so that an error does not end this loop.
             await asyncio.wait([asyncio.wrap_future(work)])
 
-    async def _expire_keys(self) -> None:
-        """Delete old idempotency keys now and then; every worker does it."""
+    async def _delete_expired(self) -> None:
+        """Delete old idempotency keys, and dropped tables whose time is over, now and then; every worker does it."""
         while True:
             await asyncio.sleep(FORGET_EVERY_S)
-            work = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, routes.KEPT_S)
-            await asyncio.wait([asyncio.wrap_future(work)])
+            keys = self._pools.submit(PoolKey("requests"), delete_old_keys, self.catalog.database, routes.KEPT_S)
+            # Files of large tables take their time: as scans do, not as short requests.
+            tables = self._pools.submit(PoolKey("scans"), self.catalog.delete_expired_tables)
+            for work in (keys, tables):
+                await asyncio.wait([asyncio.wrap_future(work)])
 
     def answer_inline(
         self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str], body: bytes
@@ -422,6 +432,7 @@ class App:
             if key is not None and exchange.method not in READS
             else None,
             delegation is not None and "vended-credentials" in delegation,
+            exchange.peer,
         )
         return Call(
             self.catalog,

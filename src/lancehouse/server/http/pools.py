@@ -15,16 +15,19 @@ from lancehouse.server.http.limits import ServerLimits
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PoolKind = Literal["requests", "scans", "rows", "uploads", "secrets"]
+PoolKind = Literal["requests", "scans", "rows", "uploads", "secrets", "events"]
 """Kinds of work.
 
 Short requests; scan planning; reading and changing rows; receiving rows at the client's pace; checking secrets, each
-of which keeps a core busy for a while.
+of which keeps a core busy for a while; waiting for events.
 """
 OWN_KINDS: tuple[PoolKind, ...] = ("requests", "scans", "rows", "uploads")
 """Kinds of work whose threads are started with the server."""
 SECRET_THREADS = 2
 """Few: clients that send wrong secrets, before any authentication, must not take more of the machine."""
+
+EVENT_THREADS = 16
+"""Requests that wait for events at the same time; others wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Pools:
             "rows": limits.row_threads,
             "uploads": limits.upload_threads,
             "secrets": SECRET_THREADS,
+            "events": EVENT_THREADS,
         }
         self._seconds: dict[PoolKind, float] = {"scans": limits.plan_s, "rows": limits.rows_s, "uploads": limits.rows_s}
         self._default_s = limits.handle_s

@@ -178,7 +178,7 @@ def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Ma
                 Match(pattern, prefix, split_namespace(_decode_segment(namespace)), _decode_segment(name)),
                 more,
             )
-        case [(b"tables" | b"views" | b"transactions"), _]:
+        case [(b"tables" | b"views" | b"transactions" | b"lancehouse"), _]:
             return Match(fixed + b"/".join(rest).decode("latin-1"), prefix)
     raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import orjson
+import pyarrow as pa
+import pytest
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    NamespaceNotFoundError,
+    PermissionDeniedError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+)
+
+from lancehouse.catalog import dropped_tables
+from lancehouse.catalog.bootstrap import open_database, record_warehouses
+from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.entries import TableName
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store import repository
+from tests.servers.postgres import new_database
+
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+T = TableName(("db",), "t")
+ROWS = pa.table({"a": [1, 2]})
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+    postgres = request.param == "postgres"
+    url = new_database(request.getfixturevalue("postgres")) if postgres else f"sqlite:///{tmp_path / 'catalog.db'}"
+    database = open_database(url)
+    main = Warehouse(0, "main", str(tmp_path / "main"))
+    made = Catalog(database, record_warehouses(database, [main], main))
+    made.namespaces.create(Caller(ANYBODY), made.warehouses["main"], ("db",), {})
+    yield made
+    database.close()
+
+
+@pytest.fixture
+def main(catalog: Catalog) -> Warehouse:
+    return catalog.warehouses["main"]
+
+
+def create(catalog: Catalog, caller: Caller, name: str = "t", kind: str = "lance", **request: Any) -> str:
+    properties = {"table_type": "lance"} if kind == "lance" else {}
+    request = {"name": name, "schema": SCHEMA, "properties": properties, **request}
+    made = catalog.tables.create(caller, catalog.warehouses["main"], ("db",), request)
+    location = str(orjson.loads(made.metadata)["location"])
+    if kind == "lance":
+        lance.write_dataset(ROWS, location, mode="append" if (Path(location) / "_versions").exists() else "create")
+    return location
+
+
+def drop(catalog: Catalog, caller: Caller, *, purge: bool = True) -> None:
+    catalog.tables.drop(caller, catalog.warehouses["main"], T.levels, T.name, purge=purge)
+
+
+def load(catalog: Catalog, caller: Caller, name: TableName = T) -> dict[str, Any]:
+    loaded = catalog.tables.load(caller, catalog.warehouses["main"], name.levels, name.name)
+    return dict(orjson.loads(loaded.metadata))
+
+
+def expire(catalog: Catalog, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = dropped_tables.now_ms()
+    monkeypatch.setattr(dropped_tables, "now_ms", lambda: now + 8 * 86400 * 1000)
+    catalog.delete_expired_tables()
+
+
+@pytest.mark.parametrize("kind", ["lance", "iceberg"])
+def test_a_dropped_table_is_restored_with_its_history(
+    catalog: Catalog, main: Warehouse, caller: Caller, kind: str
+) -> None:
+    create(catalog, caller, kind=kind)
+    before = load(catalog, caller)
+    drop(catalog, caller)
+    with pytest.raises(TableNotFoundError):
+        load(catalog, caller)
+    [row] = catalog.dropped_tables.list(caller, main)
+    assert (row.levels, row.name, row.principal, row.purge) == (("db",), "t", "anonymous", True)
+    assert row.expires_ms - row.dropped_ms == main.retention_s * 1000
+    catalog.dropped_tables.restore(caller, main, T)
+    after = load(catalog, caller)
+    assert (after["table-uuid"], after["location"]) == (before["table-uuid"], before["location"])
+    assert catalog.dropped_tables.list(caller, main) == []
+    with pytest.raises(TableNotFoundError, match="there is no dropped table"):
+        catalog.dropped_tables.restore(caller, main, T)
+
+
+def test_the_name_is_free_at_once_and_the_location_is_not(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    first = create(catalog, caller)
+    drop(catalog, caller)
+    with pytest.raises(InvalidInputError, match="kept for a dropped table"):
+        create(catalog, caller, location=first)
+    with pytest.raises(InvalidInputError, match="kept for a dropped table"):
+        create(catalog, caller, location=f"{first}/inside")
+    second = create(catalog, caller)
+    assert second != first
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.dropped_tables.restore(caller, main, T)
+    catalog.dropped_tables.restore(caller, main, T, TableName(("db",), "u"))
+    assert load(catalog, caller, TableName(("db",), "u"))["location"] == first
+
+
+def test_of_tables_with_one_name_the_last_is_restored(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    places = []
+    for _ in range(2):
+        places.append(create(catalog, caller))
+        drop(catalog, caller)
+    rows = catalog.dropped_tables.list(caller, main)
+    catalog.dropped_tables.restore(caller, main, T)
+    assert load(catalog, caller)["location"] == places[1]
+    catalog.dropped_tables.restore(caller, main, T, TableName(("db",), "old"), rows[-1].dropped_ms)
+    assert load(catalog, caller, TableName(("db",), "old"))["location"] == places[0]
+
+
+@pytest.mark.parametrize("kind", ["lance", "iceberg"])
+@pytest.mark.parametrize("purge", [False, True])
+def test_when_its_time_is_over(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch, kind: str, purge: bool
+) -> None:
+    location = Path(create(catalog, caller, kind=kind))
+    drop(catalog, caller, purge=purge)
+    catalog.delete_expired_tables()
+    assert len(catalog.dropped_tables.list(caller, main)) == 1
+    with monkeypatch.context() as patch:
+        expire(catalog, caller, patch)
+        with pytest.raises(TableNotFoundError):
+            catalog.dropped_tables.restore(caller, main, T)
+    assert catalog.dropped_tables.list(caller, main) == []
+    assert any(file.is_file() for file in location.rglob("*")) is not purge
+    assert create(catalog, caller, kind=kind) == str(location), "the location is free again"
+
+
+def test_files_that_cannot_be_deleted_are_tried_again(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = create(catalog, caller)
+    drop(catalog, caller)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dropped_tables.removal, "remove_dataset", fail)
+        expire(catalog, caller, patch)
+        with pytest.raises(LanceNamespaceError, match="will try again"):
+            catalog.dropped_tables.purge(caller, main, T)
+    with pytest.raises(TableNotFoundError, match="is over"):
+        catalog.dropped_tables.restore(caller, main, T)
+    catalog.delete_expired_tables()
+    assert not Path(location, "_versions").exists()
+    assert catalog.dropped_tables.list(caller, main) == []
+
+
+def test_purge_now(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    location = create(catalog, caller)
+    drop(catalog, caller, purge=False)
+    writer = replace(caller, identity=Identity("ada", (Grant(Role.WRITER, "main"),)))
+    with pytest.raises(PermissionDeniedError, match="ada is no admin"):
+        catalog.dropped_tables.purge(writer, main, T)
+    catalog.dropped_tables.purge(caller, main, T)
+    assert not Path(location, "_versions").exists()
+    with pytest.raises(TableNotFoundError):
+        catalog.dropped_tables.purge(caller, main, T)
+
+
+def test_gc_enabled_false_keeps_the_files(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller, properties={"table_type": "lance", "gc.enabled": "false"})
+    with pytest.raises(InvalidInputError, match=r"gc\.enabled"):
+        drop(catalog, caller)
+    drop(catalog, caller, purge=False)
+    with pytest.raises(InvalidInputError, match=r"gc\.enabled"):
+        catalog.dropped_tables.purge(caller, main, T)
+
+
+def test_files_that_stay_may_be_registered_again(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    location = create(catalog, caller)
+    drop(catalog, caller, purge=False)
+    catalog.tables.register(caller, main, ("db",), {"name": "again", "metadata-location": location})
+    assert catalog.dropped_tables.list(caller, main) == []
+    assert load(catalog, caller, TableName(("db",), "again"))["location"] == location
+
+
+def test_files_that_go_may_not_be_registered(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    location = create(catalog, caller)
+    drop(catalog, caller)
+    with pytest.raises(InvalidInputError, match="kept for a dropped table"):
+        catalog.tables.register(caller, main, ("db",), {"name": "again", "metadata-location": location})
+
+
+def test_who_may(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller)
+    drop(catalog, caller)
+    reader, stranger = (
+        replace(caller, identity=Identity(name, (Grant(Role.READER, "main", levels),)))
+        for name, levels in (("ada", ("db",)), ("bob", ("other",)))
+    )
+    assert len(catalog.dropped_tables.list(reader, main)) == 1
+    assert catalog.dropped_tables.list(stranger, main) == []
+    for who in (reader, stranger):
+        with pytest.raises(PermissionDeniedError):
+            catalog.dropped_tables.restore(who, main, T)
+
+
+def test_the_namespace_may_be_dropped_and_made_again(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    create(catalog, caller)
+    drop(catalog, caller)
+    catalog.namespaces.drop(caller, main, ("db",))
+    with pytest.raises(NamespaceNotFoundError):
+        catalog.dropped_tables.restore(caller, main, T)
+    assert not catalog.database.read(lambda tx: repository.is_warehouse_empty(tx, main.id))
+    catalog.namespaces.create(caller, main, ("db",), {})
+    catalog.dropped_tables.restore(caller, main, T)
+    assert load(catalog, caller)
+
+
+def test_without_retention_a_drop_is_final(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    location = create(catalog, caller)
+    catalog.tables.drop(caller, replace(main, retention_s=0), ("db",), "t", purge=True)
+    assert not Path(location, "_versions").exists()
+    assert catalog.dropped_tables.list(caller, main) == []
