@@ -18,12 +18,13 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
-from lancehouse.catalog import dropped_tables
+from lancehouse.catalog import dropped_tables, entries
 from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake import removal
 from lancehouse.store import repository
 from tests.servers.postgres import new_database
 
@@ -69,7 +70,7 @@ def load(catalog: Catalog, caller: Caller, name: TableName = T) -> dict[str, Any
 
 
 def expire(catalog: Catalog, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = dropped_tables.now_ms()
+    now = entries.now_ms()
     monkeypatch.setattr(dropped_tables, "now_ms", lambda: now + 8 * 86400 * 1000)
     catalog.delete_expired_tables()
 
@@ -149,7 +150,7 @@ def test_files_that_cannot_be_deleted_are_tried_again(
         raise OSError("the store is down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dropped_tables.removal, "remove_dataset", fail)
+        patch.setattr(removal, "remove_dataset", fail)
         expire(catalog, caller, patch)
         with pytest.raises(LanceNamespaceError, match="will try again"):
             catalog.dropped_tables.purge(caller, main, T)

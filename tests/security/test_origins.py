@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lancehouse.catalog.callers import Role
+from lancehouse.server.http.origins import Origins
 from tests.live.engines import principal
 from tests.live.gateways import Heard, ask, ids, numbers
 from tests.servers.lancehouse import Served, start_lancehouse
@@ -258,3 +259,23 @@ def test_where_callers_are_asked_who_they_are(serving: Callable[..., Served], ho
         assert send(server, "lake.example.com", "GET", path, who).status == 200
         assert ask(server, "GET", path, headers={**who, "origin": "http://evil.example"}).status == 403
     assert send(server, "lake.example.com", "GET", FAST).status == 401
+
+
+@pytest.mark.parametrize(
+    ("proxies", "peer", "told", "found"),
+    [
+        ((), "10.0.0.1", "1.2.3.4", "10.0.0.1"),
+        (("10.0.0.0/8",), "10.0.0.1", None, "10.0.0.1"),
+        (("10.0.0.0/8",), "10.0.0.1", "1.2.3.4", "1.2.3.4"),
+        (("10.0.0.0/8",), "9.9.9.9", "1.2.3.4", "9.9.9.9"),
+        (("10.0.0.0/8",), "10.0.0.1", "6.6.6.6, 1.2.3.4", "1.2.3.4"),
+        (("10.0.0.0/8",), "10.0.0.1", "1.2.3.4, 10.2.2.2", "1.2.3.4"),
+        (("10.0.0.0/8",), "10.0.0.1", "nonsense", "10.0.0.1"),
+        (("10.0.0.0/8",), "10.0.0.1", "1.2.3.4:555", "1.2.3.4"),
+        (("10.0.0.0/8",), "::ffff:10.0.0.1", '"[2001:db8::1]:555"', "2001:db8::1"),
+        (("10.0.0.0/8",), "10.0.0.1", ",".join(["10.0.0.9"] * 1000), "10.0.0.9"),
+    ],
+)
+def test_callers_behind_proxies(proxies: tuple[str, ...], peer: str, told: str | None, found: str) -> None:
+    headers = {} if told is None else {"x-forwarded-for": told}
+    assert Origins(proxies=proxies).find_peer(peer, headers) == found

@@ -29,6 +29,7 @@ catalogs:
 TYPED = "lancehouse.typed"
 UNFORESEEN = "run it again with --debug and report the traceback"
 COMMANDS = (
+    LazyCommand("audit", "lancehouse.cli.audit", "Show who changed what in a server's catalog.", is_group=True),
     LazyCommand(
         "conformance",
         "lancehouse.cli.conformance",

@@ -73,6 +73,11 @@ def parse_required_id(ctx: click.Context, param: click.Parameter, value: str) ->
     return _check_not_empty(ctx, param, parse_id_with_parent(ctx, param, value))
 
 
+def parse_optional_name(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Parse an id without the catalog's `parent`; refuse an empty one, and return None for none."""
+    return None if value is None else parse_required_name(ctx, param, value)
+
+
 def parse_required_name(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     """Parse an id without the catalog's `parent`; refuse an empty one."""
     return _check_not_empty(ctx, param, parse_id(ctx, param, value))

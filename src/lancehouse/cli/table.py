@@ -19,6 +19,7 @@ from lancehouse.cli.options import (
     VersionOptions,
     confirm,
     get_catalog,
+    parse_optional_name,
     parse_required_name,
     with_client,
     with_set,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
     from lancehouse.clients.iceberg import IcebergNamespace
+    from lancehouse.wire.iceberg import DroppedTable
 
 
 ROWS = "lancehouse.cli.table_rows"
@@ -89,14 +91,19 @@ COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputC
 @table.command("list")
 @with_optional_namespace
 @with_recursive
+@click.option("--dropped", is_flag=True, help="Only dropped tables, which `undrop` can restore, with all below ID.")
 @with_client
 @click.pass_obj
-def list_tables(app: CliContext, namespace: Levels, recursive: bool, client: Client) -> None:
+def list_tables(app: CliContext, namespace: Levels, recursive: bool, dropped: bool, client: Client) -> None:
     """List the tables of a namespace.
 
     Without ID, those of the whole catalog.
     """
     from lance_namespace.errors import InvalidInputError
+
+    if dropped:
+        _list_dropped(app, namespace, client)
+        return
 
     from lancehouse.catalog_walk import walk_tables
 
@@ -277,18 +284,30 @@ def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> Non
 @table.command()
 @with_table
 @with_yes
+@click.option("--purge", is_flag=True, help="Delete the data now, not after the time for `undrop`: an admin may.")
 @with_client
 @click.pass_obj
-def drop(app: CliContext, table: Levels, yes: bool, client: Client) -> None:
+def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client) -> None:
     """Drop the table ID with its data.
 
-    It cannot be undone; `deregister` leaves the data where it is.
+    Lancehouse's own server keeps both for a while, for `undrop`; elsewhere it is final. `deregister` leaves the data
+    where it is.
     """
     table_text, where = client.format_id(table), _get_location(client, table)
-    confirm(app, f"Drop the table {table_text} and all its data at {where}?", yes=yes)
+    keeps = _keeps_dropped(client, table)
+    if purge and not keeps:
+        raise click.UsageError("--purge goes with Lancehouse's own server; elsewhere a drop deletes the data at once")
+    final = "" if keeps and not purge else " This is final."
+    confirm(app, f"Drop the table {table_text} and all its data at {where}?{final}", yes=yes)
     with _explain_dir_not_found(client):
         response = client.call("drop_table", table)
-    app.output.record("", {"dropped": table_text, "location": response.location or where})
+    record: dict[str, Any] = {"dropped": table_text, "location": response.location or where}
+    if purge:
+        with client.translate_errors(table):
+            get_server(client.namespace).purge_table(table)
+    elif keeps:
+        record["until"] = next(row.expires_at for row in _dropped(client, table[:-1]) if row.name == table[-1])
+    app.output.record("", record)
 
 
 @contextmanager
@@ -309,6 +328,24 @@ def _explain_dir_not_found(client: Client) -> Iterator[None]:
 def _get_location(client: Client, table: Levels) -> str:
     """Return the location of a table; raise if it does not exist."""
     return str(client.call("describe_table", table).location)
+
+
+@table.command()
+@with_table
+@click.argument("new", metavar="[NEW]", required=False, callback=parse_optional_name)
+@with_client
+@click.pass_context
+def undrop(ctx: click.Context, table: Levels, new: Levels | None, client: Client) -> None:
+    """Restore the dropped table ID, as ID or as NEW.
+
+    Of several that were called so, the one dropped last. Only Lancehouse's own server keeps dropped tables, for the
+    retention of their warehouse; see `list --dropped`.
+    """
+    app: CliContext = ctx.obj
+    target = None if not new else (*table[:-1], *new) if len(new) == 1 else (*get_catalog(ctx).parent, *new)
+    with client.translate_errors(table):
+        restored = get_server(client.namespace).undrop_table(table, target)
+    app.output.record("", {"restored": client.format_id(restored)})
 
 
 @table.command()
@@ -360,6 +397,58 @@ def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client)
     with client.translate_errors(table):
         version = get_managed_tables(client.namespace).manage_table(table, by, adopt=adopt)
     app.output.record("", {"table": client.format_id(table), MANAGED_BY: by, "version": version})
+
+
+DROPPED = (
+    OutputColumn("table", "Table"),
+    OutputColumn("dropped_at", "Dropped"),
+    OutputColumn("principal", "By"),
+    OutputColumn("expires_at", "Until"),
+    OutputColumn("data", "Its data then"),
+)
+
+
+def _list_dropped(app: CliContext, namespace: Levels, client: Client) -> None:
+    warehouses = [namespace] if namespace else client.namespaces(())
+    rows = [
+        {
+            "table": client.format_id((warehouse[0], *row.namespace, row.name)),
+            "dropped_at": row.dropped_at,
+            "principal": row.principal,
+            "expires_at": row.expires_at,
+            "data": "are deleted" if row.purge else "stay",
+        }
+        for warehouse in warehouses
+        for row in _dropped(client, warehouse)
+    ]
+    words = format_count(len(rows), "dropped table")
+    app.output.table(DROPPED, rows, {"namespace": list(namespace), "count": len(rows)}, words, name="tables")
+
+
+def _keeps_dropped(client: Client, table: Levels) -> bool:
+    from lancehouse.clients.iceberg import IcebergNamespace
+
+    return isinstance(client.namespace, IcebergNamespace) and client.namespace.keeps_dropped(table)
+
+
+def _dropped(client: Client, namespace: Levels) -> list[DroppedTable]:
+    with client.translate_errors(namespace):
+        return get_server(client.namespace).list_dropped(namespace)
+
+
+def get_server(namespace: LanceNamespace) -> IcebergNamespace:
+    """Return the client if its server may be ours, which alone keeps dropped tables.
+
+    Raises:
+        UnsupportedOperationError: it cannot be.
+    """
+    from lance_namespace.errors import UnsupportedOperationError
+
+    from lancehouse.clients.iceberg import IcebergNamespace
+
+    if not isinstance(namespace, IcebergNamespace):
+        raise UnsupportedOperationError("this catalog keeps no dropped tables: what is dropped is gone")
+    return namespace
 
 
 def get_managed_tables(namespace: LanceNamespace) -> IcebergNamespace:

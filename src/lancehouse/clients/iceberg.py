@@ -191,6 +191,12 @@ class IcebergNamespace(CatalogNamespace):
         else:
             super()._drop_data(table, entry, options)
 
+    def keeps_dropped(self, id: Sequence[str]) -> bool:
+        """Return whether the server keeps a table for a while when it is dropped, so that it can be restored."""
+        table = self._parse_table_id(id)
+        self._warehouses.require(table.namespace)
+        return self._tables.keeps_dropped(table)
+
     def list_dropped(self, namespace: Sequence[str]) -> list[DroppedTable]:
         """Return the dropped tables of a warehouse, or of a namespace in it and below, that can be restored.
 

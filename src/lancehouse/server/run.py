@@ -191,7 +191,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     }
     backends = own_backends | other_backends
     extra_routes = [*lance.routes(backends), *routes.routes(backends)]
-    origins = Origins(settings.allowed_hosts, settings.host)
+    origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
     app = App(catalog, authenticator, limits=settings.limits, log=log, extra_routes=extra_routes, origins=origins)
     in_process.register_server(name, app.answer_in_process)
     return app

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def _parse_hosts(value: str) -> tuple[str, ...]:
     return names
 
 
+def _parse_networks(value: str) -> tuple[str, ...]:
+    try:
+        return tuple(str(ip_network(part.strip(), strict=False)) for part in value.split(","))
+    except ValueError:
+        raise ValueError("must be addresses or networks, separated by commas: 10.0.0.7,10.1.0.0/16") from None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
     """One setting: its name, parser, default and help."""
@@ -127,6 +135,12 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
     ServerSetting("insecure", _parse_flag, False, "allow other machines to connect without authentication"),
     ServerSetting(
         "allowed_hosts", _parse_hosts, None, "host names of the server besides its addresses, separated by commas"
+    ),
+    ServerSetting(
+        "trusted_proxies",
+        _parse_networks,
+        None,
+        "addresses or networks of proxies whose X-Forwarded-For is believed, separated by commas",
     ),
     ServerSetting("tls_cert", _parse_file, None, "PEM file with the server's certificate; enables HTTPS"),
     ServerSetting("tls_key", _parse_file, None, "PEM file with the key of the certificate"),

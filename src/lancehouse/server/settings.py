@@ -71,6 +71,7 @@ class ServerSettings:
     auth: bool = False
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     """Host names of the server, besides its addresses."""
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -114,6 +115,7 @@ class ServerSettings:
             raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
         values["allowed_hosts"] = values["allowed_hosts"] or ()
+        values["trusted_proxies"] = values["trusted_proxies"] or ()
         issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document)
         return cls(
             **values,
@@ -141,6 +143,7 @@ class ServerSettings:
             **{
                 **data,
                 "allowed_hosts": tuple(data["allowed_hosts"]),
+                "trusted_proxies": tuple(data["trusted_proxies"]),
                 "limits": ServerLimits(**data["limits"]),
                 "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
                 "default": warehouse_from_json(data["default"]),

@@ -201,7 +201,7 @@ class App:
         started = perf_counter()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         exchange = self._create_exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
-        exchange.peer = (scope.get("client") or ("",))[0]
+        exchange.peer = self._origins.find_peer((scope.get("client") or ("",))[0], headers)
         self._in_flight += 1
         try:
             response = await self._answer(exchange, receive)

@@ -1,4 +1,6 @@
-"""Protection against pages of other sites (CSRF and DNS rebinding), by the `Origin` and `Host` of a request.
+"""Where a request comes from: the caller's address behind proxies, and whether a page of another site sent it.
+
+Protection against such pages (CSRF and DNS rebinding) is by the `Origin` and `Host` of a request.
 
 A browser sends what any page asks it to, to any address that it can reach, loopback included. Two things distinguish
 such requests from those of programs. `Origin` and `Sec-Fetch-Site` say which page sends them; no page can change them.
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from lance_namespace.errors import PermissionDeniedError
 
@@ -22,17 +24,38 @@ _ORIGIN = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
 _PORT = re.compile(r":[0-9]*$")
 REMEMBERED = 64
 """Most good values of `Host` that are remembered: an address is parsed in microseconds, but with every request."""
+MOST_PROXIES = 10
+"""Most addresses of X-Forwarded-For that are looked at."""
 _DEFAULT_PORT = re.compile(r":(80|443)?$")
 
 
 class Origins:
     """The host names of a server."""
 
-    def __init__(self, allowed: Iterable[str] = (), host: str = "localhost") -> None:
-        """Store the names that the settings allow, NAME or NAME:PORT, and the one that the server listens on."""
+    def __init__(self, allowed: Iterable[str] = (), host: str = "localhost", proxies: Iterable[str] = ()) -> None:
+        """Store the names that the settings allow, NAME or NAME:PORT, the one that it listens on, and its proxies."""
+        self._proxies = tuple(map(ip_network, proxies))
         self._authorities = frozenset(map(_normalize_authority, allowed))
         self._names = frozenset(map(_host_name, (*self._authorities, host)))
         self.check_host = lru_cache(REMEMBERED)(self._check_host)
+
+    def find_peer(self, peer: str, headers: Mapping[str, str]) -> str:
+        """Return the address of the caller: that of the connection or, behind trusted proxies, the one that they tell.
+
+        Each proxy adds the address that it sees at the end of X-Forwarded-For, so the last one that is no proxy of ours
+        counts; what stands before it anybody may have written.
+        """
+        forwarded = headers.get("x-forwarded-for") if self._proxies else None
+        for told in reversed((forwarded or "").split(",")[-MOST_PROXIES:]):
+            address = _parse_address(told)
+            if address is None or not self._is_proxy(peer):
+                break
+            peer = address
+        return peer
+
+    def _is_proxy(self, peer: str) -> bool:
+        address = _parse_address(peer)
+        return address is not None and any(ip_address(address) in network for network in self._proxies)
 
     def check_origin(self, method: str, headers: Mapping[str, str]) -> None:
         """Refuse a request that a page of another origin has a browser send.
@@ -98,6 +121,20 @@ def _is_local(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _parse_address(text: str) -> str | None:
+    """Return an address, which may stand in brackets or have a port; None if it is none."""
+    text = text.strip().strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _foreign_origin_error(who: str) -> PermissionDeniedError:
