@@ -932,9 +932,12 @@ class IcebergTables:
         self._post_dropped("purge", table)
 
     def _post_dropped(self, word: str, table: TableId, target: TableId | None = None) -> None:
-        body = RestoreTable(namespace=list(table.namespace.levels), name=table.name)
-        if target is not None:
-            body.new_namespace, body.new_name = list(target.namespace.levels), target.name
+        body = RestoreTable(
+            namespace=list(table.namespace.levels),
+            name=table.name,
+            new_namespace=None if target is None else list(target.namespace.levels),
+            new_name=None if target is None else target.name,
+        )
 
         def post(at: WarehousePaths) -> None:
             def is_done() -> bool:
