@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError, TableNotFoundError
 
+from lancehouse.catalog.audit import format_time
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import TableName, now_ms, record_change, require_name_free, write_once
 from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, format_name
@@ -19,7 +20,7 @@ from lancehouse.lake import removal
 from lancehouse.properties import GC_ENABLED
 from lancehouse.store import dropped
 from lancehouse.store.database import Database
-from lancehouse.store.model import DroppedRow, EntryRow
+from lancehouse.store.model import DroppedRow, EntryRow, Json
 from lancehouse.store.statements import Tx
 
 log = logging.getLogger(__name__)
@@ -169,6 +170,19 @@ def drop_entry(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, ent
     expires_ms = now + warehouse.retention_s * 1000
     row = DroppedRow(entry.id, warehouse.id, levels, entry.name, now, expires_ms, caller.identity.name, purge)
     return dropped.insert_dropped(tx, row)
+
+
+def dropped_to_json(row: DroppedRow) -> Json:
+    """Return a dropped table as JSON."""
+    return {
+        "namespace": list(row.levels),
+        "name": row.name,
+        "dropped-at": format_time(row.dropped_ms),
+        "dropped-ms": row.dropped_ms,
+        "expires-at": format_time(row.expires_ms),
+        "principal": row.principal,
+        "purge": row.purge,
+    }
 
 
 def _find(tx: Tx, warehouse: Warehouse, name: TableName, dropped_ms: int | None) -> DroppedRow:

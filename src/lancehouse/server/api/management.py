@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog.audit import AuditFilter, format_time, to_json
+from lancehouse.catalog.audit import AuditFilter, to_json
+from lancehouse.catalog.dropped_tables import dropped_to_json
 from lancehouse.catalog.entries import TableName
 from lancehouse.server.http import responses
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import Route
-from lancehouse.store.model import DroppedRow, Json
 from lancehouse.wire.iceberg_requests import RequestModel
 
 if TYPE_CHECKING:
-    from lancehouse.server.http.calls import Call
+    from lancehouse.server.http.calls import Call, Json
 
 WAREHOUSE = "/v1/{prefix}/lancehouse/"
 SERVER = "/lancehouse/v1/"
@@ -41,7 +41,7 @@ def list_dropped(call: Call) -> Response:
     """List the dropped tables of a warehouse, the one dropped last first."""
     warehouse = call.catalog.warehouses[call.match.prefix]
     rows = call.catalog.dropped_tables.list(call.caller, warehouse)
-    return responses.json({"tables": [_to_json(row) for row in rows]})
+    return responses.json({"tables": list(map(dropped_to_json, rows))})
 
 
 def undrop(call: Call) -> Response:
@@ -94,18 +94,6 @@ def list_events(call: Call) -> Response:
 
 def _table_name(request: Json) -> TableName:
     return TableName(tuple(request["namespace"]), request["name"])
-
-
-def _to_json(row: DroppedRow) -> Json:
-    return {
-        "namespace": list(row.levels),
-        "name": row.name,
-        "dropped-at": format_time(row.dropped_ms),
-        "dropped-ms": row.dropped_ms,
-        "expires-at": format_time(row.expires_ms),
-        "principal": row.principal,
-        "purge": row.purge,
-    }
 
 
 def _number(call: Call, name: str, default: int) -> int:
