@@ -101,6 +101,14 @@ def test_a_link_to_a_table_opens_the_way_to_it(open_page: Opens) -> None:
     expect(page.get_by_text("It is declared, and has no data yet")).to_be_visible()
 
 
+def test_changes_and_dropped_tables(open_page: Opens) -> None:
+    page = open_page("#/ns/main/library")
+    page.get_by_text("Changes", exact=True).click()
+    expect(page.locator(".fold table").get_by_text("table.create").first).to_be_visible()
+    page.get_by_text("Dropped tables", exact=True).click()
+    expect(page.get_by_text("No dropped table can be restored here")).to_be_visible()
+
+
 def test_search(open_page: Opens) -> None:
     page = open_page()
     expect(page.locator(node("main"))).to_be_visible()

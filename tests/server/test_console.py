@@ -389,6 +389,17 @@ def test_changes_of_the_entry(ada: Console) -> None:
     assert told[0]["request"]
 
 
+def test_changes_and_dropped_tables_of_a_namespace(ada: Console, guest: Console) -> None:
+    told = ada.ask_json("audit", "main", "library")
+    assert {"table.create", "table.commit"} <= {each["action"] for each in told["changes"]}
+    assert told["next"] is None
+    assert ada.ask_json("audit", "main", "library", before=1) == {"changes": [], "next": None}
+    assert guest.ask("audit", "main", "shop").status == 403
+    assert guest.ask_json("dropped", "main") == {"tables": []}
+    assert ada.ask_json("dropped", "laptop") == {"tables": None}
+    assert ada.ask_json("audit", "laptop") == {"changes": None, "next": None}
+
+
 def test_a_version_that_storage_made_has_no_committer(ada: Console) -> None:
     (made,) = ada.ask_json("versions", "main", "library", "pictures")["versions"]
     assert made["by"] is None

@@ -244,6 +244,8 @@ CATALOG_HANDLERS: Mapping[str, ConsoleHandler] = {
     "namespace": tables.namespace,
     "entries": tables.entries,
     "search": tables.search,
+    "dropped": tables.dropped,
+    "audit": tables.audit,
 }
 TABLE_HANDLERS: Mapping[str, ConsoleHandler] = {"changes": tables.changes}
 DATA_HANDLERS: Mapping[str, ConsoleHandler] = {

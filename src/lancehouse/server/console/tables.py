@@ -12,7 +12,9 @@ from lance_namespace import DescribeNamespaceRequest, ListNamespacesRequest, Lis
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError, UnsupportedOperationError
 
 from lancehouse.catalog import listing
+from lancehouse.catalog.audit import AuditFilter, to_json
 from lancehouse.catalog.callers import Role
+from lancehouse.catalog.dropped_tables import dropped_to_json
 from lancehouse.catalog.lance_metadata import is_managed
 from lancehouse.gateway.backends import run_operation
 from lancehouse.gateway.operations import OPERATIONS
@@ -392,6 +394,27 @@ def changes(request: ConsoleRequest) -> Response:
         return responses.json({"changes": None})
     rows = listing.list_changes(request.call.catalog.database, _get_entry(request, warehouse), CHANGES)
     return responses.json({"changes": [_change_json(row) for row in rows]})
+
+
+def dropped(request: ConsoleRequest) -> Response:
+    """List dropped tables of a warehouse, or of a namespace and below; None for backends that are other catalogs."""
+    warehouse, levels = request.warehouse, request.levels
+    if warehouse is None:
+        return responses.json({"tables": None})
+    rows = request.call.catalog.dropped_tables.list(request.call.caller, warehouse)
+    below = [row for row in rows if row.levels[: len(levels)] == levels]
+    return responses.json({"tables": list(map(dropped_to_json, below[:LARGEST_PAGE]))})
+
+
+def audit(request: ConsoleRequest) -> Response:
+    """List changes in a warehouse, or in a namespace and below; None for backends that are other catalogs."""
+    warehouse = request.warehouse
+    if warehouse is None:
+        return responses.json({"changes": None, "next": None})
+    wanted = AuditFilter(warehouse.name, request.levels)
+    before = request.find_number("before")
+    rows, following = request.call.catalog.audit.list(request.call.caller, wanted, before, CHANGES)
+    return responses.json({"changes": list(map(to_json, rows)), "next": following})
 
 
 def _get_entry(request: ConsoleRequest, warehouse: Warehouse) -> Entry:

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { copyButton, empty, fill, h, icon, problem, waiting } from "./dom.js";
-import { address, dotted, KINDS, plural } from "./format.js";
+import { address, dotted, KINDS, moment, plural } from "./format.js";
 
 const PAGE = 200;
 const SPACES = 1000;
@@ -55,6 +55,50 @@ export function crumbs(place, levels) {
   return h("nav", { class: "crumbs", "aria-label": "Where this is" }, levels.length ? parts : []);
 }
 
+function sheet(head, rows) {
+  return h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows)));
+}
+
+function droppedTables(told, at) {
+  if (!told.tables.length) return empty("No dropped table can be restored here");
+  const rows = told.tables.map((each) => {
+    const command = `lancehouse table undrop ${quoted([at.place, ...each.namespace, each.name])}`;
+    return h(
+      "tr",
+      {},
+      h("td", {}, dotted([...each.namespace, each.name])),
+      h("td", {}, moment(Date.parse(each["dropped-at"]))),
+      h("td", {}, each.principal),
+      h("td", {}, moment(Date.parse(each["expires-at"]))),
+      h("td", {}, each.purge ? "are deleted" : "stay"),
+      h("td", {}, h("code", {}, command), copyButton(command)),
+    );
+  });
+  return sheet(["Table", "Dropped", "By", "Can be restored until", "Its data then", "To restore it"], rows);
+}
+
+// Quoted for a shell.
+function quoted(levels) {
+  return `'${dotted(levels).replaceAll("'", "'\\''")}'`;
+}
+
+function changes(told) {
+  if (!told.changes.length) return empty("Nothing has changed here since the audit began");
+  const rows = told.changes.map((each) =>
+    h(
+      "tr",
+      {},
+      h("td", {}, moment(Date.parse(each.time))),
+      h("td", {}, each.principal),
+      h("td", {}, each.peer),
+      h("td", {}, each.action),
+      h("td", {}, dotted([...each.namespace, ...(each.name ? [each.name] : [])])),
+      h("td", {}, h("code", {}, [each.before, each.after].filter(Boolean).map((state) => JSON.stringify(state)).join(" → "))),
+    ),
+  );
+  return [sheet(["When", "Who", "From", "Action", "What", "Change"], rows), told.next ? h("p", { class: "muted" }, "Older ones: lancehouse audit") : null];
+}
+
 export function namespace(at, session) {
   return new Namespace(at, session);
 }
@@ -85,9 +129,25 @@ class Namespace {
       this.about,
       this.field,
       this.list,
+      backend?.warehouse ? [this.fold("Dropped tables", "dropped", droppedTables), this.fold("Changes", "audit", changes)] : [],
     );
     fill(this.list, waiting());
     this.load();
+  }
+
+  // What few want to see is asked for when it is opened.
+  fold(title, what, drawn) {
+    const body = h("div", {});
+    const load = async (event) => {
+      if (!event.target.open) return;
+      fill(body, waiting(2));
+      try {
+        fill(body, drawn(await this.ask(what), this.at));
+      } catch (error) {
+        if (error.name !== "AbortError") fill(body, problem(error));
+      }
+    };
+    return h("details", { class: "block fold", ontoggle: load }, h("summary", {}, title), body);
   }
 
   close() {
