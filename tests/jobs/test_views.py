@@ -16,7 +16,7 @@ from lance_namespace.errors import InternalError, InvalidInputError, TableAlread
 import lancehouse
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, column_filling, fill_progress, views
-from lancehouse.lake import commits, row_changes
+from lancehouse.lake import commits, job_records, row_changes
 
 CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("text", pa.string())]))
 calls: Counter[str] = Counter()
@@ -170,6 +170,35 @@ def test_a_refresh_that_ends_after_the_view_was_defined_anew(
         jobs.refresh("chunks")
     jobs.create_materialized_view("chunks", "docs", whole, columns=["id"])
     assert texts(tmp_path) == [(0, "a b"), (1, "c"), (2, ""), (3, "d e f"), (4, "g"), (5, ""), (10, "x y")]
+
+
+@pytest.mark.parametrize("how", ["defined", "source restored", "view restored"])
+def test_records_of_a_refresh_that_died_after_its_note_are_not_taken(
+    jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The view is made by another definition, and then by the first again; or an older version is restored."""
+
+    def die(*_: Any, **__: Any) -> Any:
+        raise InternalError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(InternalError):
+        patch.setattr(job_records.JobProgress, "clear", die)
+        jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    before = texts(tmp_path)
+    assert len(before) == 7
+    if how == "defined":
+        jobs.create_materialized_view("chunks", "docs", chunk_good_ones, columns=["id"], where="id = 4")
+        assert texts(tmp_path) == [(4, "g")]
+        jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    elif how == "source restored":
+        docs(tmp_path).update({"words": "'z'"}, where="id = 1")
+        jobs.refresh("chunks")
+        docs(tmp_path).checkout_version(1).restore()
+        jobs.refresh("chunks")
+    else:
+        lance.dataset(tmp_path / "chunks.lance").checkout_version(1).restore()
+        jobs.refresh("chunks")
+    assert texts(tmp_path) == before
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 30))])

@@ -66,7 +66,7 @@ from lancehouse.schema.walk import check_types, relax_nullability
 
 REFRESHED = "lancehouse.view.refreshed"
 """Key of a table's configuration: the version of the source that the view shows, its transaction, how many rows failed,
-and a digest of the definition by which the rows were made."""
+a digest of the definition by which the rows were made, and the run that made them; a run alone: all are made again."""
 START = "start"
 """Key of a job's record: what it began with."""
 FAILED = "failed"
@@ -127,7 +127,7 @@ def create_view(
         with table.dataset() as view:
             existing = require_same_columns(table, view, given, schema)
             if existing != given:
-                view.delete_config_keys([REFRESHED])  # all rows are made again
+                view.update_config({REFRESHED: json.dumps([uuid4().hex])})  # all rows are made again
                 view.update_schema_metadata({VIEW.decode(): given.to_metadata()})
     return refresh_view(engine, address, function, options, report)
 
@@ -265,11 +265,13 @@ class _Refresh:
     def run(self, view: lance.LanceDataset) -> RefreshResult:
         table = self.address.to_ref()
         source = TableAddress(self.address.connection, self.definition.source)
-        shown = _find_shown_version(source, self.definition, view.config().get(REFRESHED))
+        note = view.config().get(REFRESHED)
+        shown = _find_shown_version(source, self.definition, note)
         # If all rows are made again, those that failed before are forgotten.
         failed = read_failed(locate_table(table)) if shown.failed or not shown.version else {}
         retried = sorted(failed) if self.options.where_failed else []
-        job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), shown.version, retried])}")
+        # The note, which no two refreshes share, keeps apart the records of one that died after it had left its own.
+        job = Job(self.address, f"refresh-{json_digest([self.definition.to_metadata(), note, shown.version, retried])}")
         records = job.progress().read_records()
         started = records.pop(START, None) or {}
         pinned, run = _pin_source(source, started.get("version")), started.get("run", uuid4().hex)
@@ -277,10 +279,11 @@ class _Refresh:
             return RefreshResult(int(view.version), shown.version)
         changes = _SourceChanges.find(pinned, self.definition, shown.version, retried)
         made = _take_over(records, pinned.version, job.write_location())
-        if started and find_version_of_run(table, started["run"]) is not None:
+        landed = find_version_of_run(table, started["run"]) if started else None
+        if landed is not None and find_restore(table, landed) is None:
             # An earlier call died after its commit.
             if pinned.version == started["version"]:
-                return self._finish(table, job, pinned, changes, failed, made)
+                return self._finish(table, job, pinned, run, changes, failed, made)
             job.progress().clear()  # what it showed was cleaned up since
             return self.run(table.open())
         job.progress().record(START, {"version": pinned.version, "run": run})
@@ -301,7 +304,7 @@ class _Refresh:
             },
             is_merge=True,
         )
-        result = self._finish(table, job, pinned, changes, failed, made)
+        result = self._finish(table, job, pinned, run, changes, failed, made)
         return replace(result, version=max(version, result.version), deleted=change.rows)
 
     def _finish(
@@ -309,6 +312,7 @@ class _Refresh:
         table: TableRef,
         job: Job,
         pinned: PinnedVersion,
+        run: str,
         changes: _SourceChanges,
         failed: Mapping[int, tuple[str, str]],
         made: Sequence[MadeRows],
@@ -320,7 +324,8 @@ class _Refresh:
             newest = dict(list(kept.items())[-MOST_FAILED:])
             _failed_records(job.write_location()).record(FAILED, [[key, *error] for key, error in newest.items()])
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
-            note = [pinned.version, pinned.transaction_uuid, len(kept), json_digest(self.definition.to_metadata())]
+            made_by = json_digest(self.definition.to_metadata())
+            note = [pinned.version, pinned.transaction_uuid, len(kept), made_by, run]
             dataset.update_config({REFRESHED: json.dumps(note)})
         job.progress().clear()
         written = parse_new_fragments([piece for each in made for piece in each.pieces])
@@ -436,7 +441,7 @@ def _find_shown_version(source: TableAddress, definition: ViewDefinition, refres
     nor if the rows were made by another definition, as by a refresh that ended after the view was defined anew.
     """
     try:
-        version, uuid, failed, made_by = json.loads(refreshed or "null")
+        version, uuid, failed, made_by, _ = json.loads(refreshed or "null")
         is_same = read_transaction_uuid(source.to_ref(version=int(version)).open()) == uuid
         shown = _ShownVersion(int(version), int(failed))
     except (TableVersionNotFoundError, ValueError, TypeError):
