@@ -897,6 +897,32 @@ def test_another_function_of_the_same_version_fills_all_rows_again(docs: str, jo
     assert read(docs, "a")[20] == -20
 
 
+def test_a_definition_says_by_which_version_it_was_made(
+    docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside changes of others, and fills of the function before, whose values are not of the new one."""
+    jobs.add_columns("docs", {"size": label})
+    plan_definition, disturbances = columns.plan_definition, [1]
+    other, _ = refuse()
+
+    def disturb(*given: Any, **named: Any) -> Any:
+        planned = plan_definition(*given, **named)
+        if disturbances:
+            disturbances.pop()
+            lance.write_dataset(pa.table({"id": [50], "word": ["new"]}), docs, mode="append")
+            jobs.backfill("docs", {"size": label})
+        return planned
+
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "plan_definition", disturb)
+        version = jobs.define_columns("docs", {"size": other})
+    assert jobs.computed_columns("docs")["since"].to_pylist() == [version]
+    jobs.backfill("docs", {"size": other})
+    assert read(docs, "size")[50] == "NEW1"
+    version = jobs.define_columns("docs", {"size": label, "length": length})
+    assert jobs.computed_columns("docs")["since"].to_pylist() == [version, version - 1]
+
+
 def test_values_and_errors_of_the_function_before_are_not_counted(docs: str, jobs: TableJobs) -> None:
     before, _ = refuse("w5")
     after, _ = refuse("w6")

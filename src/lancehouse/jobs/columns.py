@@ -20,7 +20,7 @@ from lancehouse.jobs.fill_progress import ReportFill
 from lancehouse.jobs.index_building import optimize_stale_indices
 from lancehouse.lake.column_states import count_states, describe_columns, error_records, find_field_id, read_failed_rows
 from lancehouse.lake.column_states import name_inputs as name_inputs
-from lancehouse.lake.commits import locate_table
+from lancehouse.lake.commits import commit, locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import VersionSelector, empty_dataset
@@ -59,7 +59,7 @@ def define_columns(
         _, dataset = pinned.open()
         existing = definitions(dataset.schema)
         fields: list[pa.Field[Any]] = []
-        changed: dict[str, dict[str, str]] = {}
+        changed: dict[str, ColumnDefinition] = {}
         replaced: list[str] = []
         for name, given in functions.items():
             function = with_inputs(table, dataset, given)
@@ -70,7 +70,7 @@ def define_columns(
                 dtype = _find_type(engine, pinned, function)
                 fields.append(pa.field(name, dtype, metadata={COMPUTED: definition.to_metadata()}))
             elif definition != existing[name]:
-                changed[name] = {COMPUTED.decode(): definition.to_metadata()}
+                changed[name] = definition
                 replaced += [name] if definition.since != existing[name].since else []
             if definition.companion not in dataset.schema.names:
                 fields.append(pa.field(definition.companion, COMPANION_TYPE))
@@ -167,14 +167,29 @@ def _store(
     table: TableRef,
     dataset: lance.LanceDataset,
     fields: Sequence[pa.Field[Any]],
-    changed: Mapping[str, dict[str, str]],
+    changed: Mapping[str, ColumnDefinition],
 ) -> int:
-    with translate_refusals(table.namespace, table.id), translate_errors(table, table.storage_options):
-        if fields:
+    if fields:
+        with translate_refusals(table.namespace, table.id), translate_errors(table, table.storage_options):
             dataset.add_columns(pa.schema(fields))
-        if changed:
-            dataset.update_field_metadata(dict(changed))
-    return int(dataset.version)
+    version = int(dataset.version)
+    ids = {name: find_field_id(dataset, name) for name in changed}
+    known = definitions(dataset.schema)
+    replaced = {name for name, each in changed.items() if each.since != known[name].since}
+    for _ in range(ATTEMPTS if changed else 0):
+        since = version + 1
+        updates = {
+            ids[name]: lance.LanceOperation.UpdateMap(
+                {COMPUTED.decode(): replace(each, since=since if name in replaced else each.since).to_metadata()}
+            )
+            for name, each in changed.items()
+        }
+        operation = lance.LanceOperation.UpdateConfig(field_metadata_updates=updates)
+        version = commit(table, locate_table(table), operation, version)
+        if version == since or not replaced:
+            break
+        # Lance has put it after versions of others, with values of the function before perhaps: say it again.
+    return version
 
 
 def _find_type(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
