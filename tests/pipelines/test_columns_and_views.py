@@ -198,13 +198,15 @@ def test_another_version_of_a_function_fills_all_again(here: PipelineFolder) -> 
     here.pipeline(columns={"norm": {"function": "features:norm", "allow_changed": True}}).run()
 
 
-@pytest.mark.parametrize("other", [False, True])
-def test_what_does_not_pass_is_restored_and_no_view_shows_it(here: PipelineFolder, other: bool) -> None:
+@pytest.mark.parametrize("other", ["", "changed", "renamed"])
+def test_what_does_not_pass_is_restored_and_no_view_shows_it(here: PipelineFolder, other: str) -> None:
     here.pipeline(columns=COLUMNS, views=[VIEW]).run()
+    if other == "renamed":  # its companion keeps its name, so that the new column of that name gets another one
+        here.table().alter_columns({"path": "norm", "name": "former"})
     before = here.table().version
     add_file(here)
     changed = write_features(here).replace('version="1"', 'version="2"')
-    if other:  # somebody changes another column meanwhile
+    if other == "changed":  # somebody changes another column meanwhile
         changed = changed.replace("def norm(vectors):", OTHER)
     (here.folder / "features.py").write_text(changed)
     expect = {"rows": {"max": 20}, "on_failure": "restore"}
@@ -213,8 +215,8 @@ def test_what_does_not_pass_is_restored_and_no_view_shows_it(here: PipelineFolde
     assert report.failures == ["there are 21 rows, more than 20"]
     assert "view letters" not in done
     lost = "others have changed the table since: their changes would be lost"
-    assert done["restore"].says == (lost if other else f"version {before} is back")
-    assert here.table().count_rows() == (21 if other else 20)
+    assert done["restore"].says == (lost if other == "changed" else f"version {before} is back")
+    assert here.table().count_rows() == (21 if other == "changed" else 20)
 
 
 OTHER = """def norm(vectors):

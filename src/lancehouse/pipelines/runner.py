@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import columns, compaction, index_building, ingest, views
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.column_functions import companion_name
 from lancehouse.jobs.engine import Engine, LocalEngine, TaskProgress
 from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
@@ -27,6 +26,7 @@ from lancehouse.pipelines.arrow_steps import BlobTransform
 from lancehouse.pipelines.columns_and_views import PlannedColumn, PlannedView
 from lancehouse.pipelines.planner import ARROW, DRIVER, SPARK, PipelinePlan
 from lancehouse.pipelines.spec import IndexPart
+from lancehouse.schema.definitions import definitions
 from lancehouse.spark import merge, table_writer
 from lancehouse.spark.engine import SparkEngine, watch_tasks
 
@@ -322,7 +322,8 @@ class _PipelineRun:
     def _restore(self, version: int) -> None:
         """Restore the version before the run, unless others have changed the table since."""
         with self._record_step("restore", DRIVER) as step:
-            own = [name for each in self.plan.columns for name in (each.name, companion_name(each.name))]
+            names, defined = [each.name for each in self.plan.columns], definitions(self.table.open().schema)
+            own = [*names, *(defined[name].companion for name in names if name in defined)]
             before, latest = version - 1, commits.find_latest_if_only_maintenance(self.table, version, own)
             if not self.has_own_rows:
                 step.state, step.says = SKIPPED, "this run has changed nothing"
