@@ -612,9 +612,11 @@ def test_no_row_is_computed_twice_beyond_a_checkpoint(docs: str, tmp_path: Path,
     assert read(docs, "counted")[20] == "W20"
 
 
+@pytest.mark.parametrize("cleaned", [False, True])
 def test_values_of_rows_that_a_restore_has_undone_are_not_used(
-    docs: str, tmp_path: Path, often: dict[str, Any]
+    docs: str, tmp_path: Path, often: dict[str, Any], cleaned: bool
 ) -> None:
+    """Nor if the version that restored them is gone."""
     jobs = TableJobs(Connection("dir", {"root": str(tmp_path)}), LocalEngine(threads=1))
     jobs.define_columns("docs", {"counted": counted})
     before = lance.dataset(docs)
@@ -625,8 +627,13 @@ def test_values_of_rows_that_a_restore_has_undone_are_not_used(
         jobs.backfill("docs", {"counted": counted}, **often)
     assert COUNTS["neww5"] == 1
     before.restore()
+    if cleaned:
+        lance.dataset(docs).delete("id = 38")
+        jobs.cleanup("docs", older_than=timedelta(0))
+        assert len(lance.dataset(docs).versions()) == 1
     jobs.backfill("docs", {"counted": counted}, **often)
-    assert read(docs, "counted") == {n: f"W{n}" for n in range(39) if n != 3}
+    assert read(docs, "counted") == {n: f"W{n}" for n in range(39 - cleaned) if n != 3}
+    assert COUNTS["w20"] <= 1, "what is computed of the same files is used"
 
 
 def test_rows_that_are_skipped_keep_their_values_however_many(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +246,23 @@ def test_what_cannot_be_is_refused(jobs: TableJobs, tmp_path: Path) -> None:
     assert not (tmp_path / "v.lance").exists()
 
 
-def test_a_view_of_a_source_that_was_restored_or_made_anew(jobs: TableJobs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_view_of_a_source_that_was_restored_or_made_anew(jobs: TableJobs, tmp_path: Path, cleaned: bool) -> None:
+    """Also if the version that restored an older one is gone, and the one that the view shows is not."""
     jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
     before = texts(tmp_path)
     docs(tmp_path).update({"words": "'z'"}, where="id = 1")
     docs(tmp_path).delete("id = 0")
     jobs.refresh("chunks")
     assert texts(tmp_path) != before
+    shown = docs(tmp_path).version
     old = docs(tmp_path).checkout_version(1)
     old.restore()
+    if cleaned:
+        docs(tmp_path).tags.create("shown", shown)
+        docs(tmp_path).optimize.compact_files()
+        jobs.cleanup("docs", older_than=timedelta(0))
+        assert len(docs(tmp_path).versions()) == 2
     jobs.refresh("chunks")
     assert texts(tmp_path) == before
     rows = pa.table({"id": [1], "words": ["other"]})

@@ -180,7 +180,9 @@ class ColumnPlan:
     """Whether the table has stable row ids, by which changes of rows are found."""
     storage_version: str
     restored: int = 0
-    """Version since the job began that restored an older one: what was computed before may be of rows that are gone."""
+    """Version since the job began that restored an older one: what was computed before may be of rows that are gone.
+
+    If versions since were cleaned up, the latest of them."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -751,12 +753,13 @@ class FragmentFiller:
 
     def _usable_values(self) -> list[ComputedValues]:
         """Return what was computed of the same inputs; with stable row ids, rows are followed to other fragments."""
-        known = [each for each in self._known if each.at >= self._plan.restored]
-        same = [each for each in known if (each.fragment, each.inputs) == (self._id, self._inputs)]
+        # Files never change: of the same ones, the values are right whatever came in between.
+        same = [each for each in self._known if (each.fragment, each.inputs) == (self._id, self._inputs)]
         if not self._plan.stable or self._plan.computed_inputs:
             return same
         existing = {each.fragment_id for each in self._dataset.get_fragments()}
-        return [*same, *(each for each in known if each.fragment not in existing)]
+        moved = [each for each in self._known if each.fragment not in existing and each.at >= self._plan.restored]
+        return [*same, *moved]
 
     # Writing
 

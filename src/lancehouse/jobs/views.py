@@ -437,8 +437,9 @@ class _ShownVersion:
 def _find_shown_version(source: TableAddress, definition: ViewDefinition, refreshed: str | None) -> _ShownVersion:
     """Return what a view shows.
 
-    Changes cannot be told if the source was created anew, that version was cleaned up, or an older one was restored;
-    nor if the rows were made by another definition, as by a refresh that ended after the view was defined anew.
+    Changes cannot be told if the source was created anew, that version or one since was cleaned up, or an older one was
+    restored; nor if the rows were made by another definition, as by a refresh that ended after the view was defined
+    anew.
     """
     try:
         version, uuid, failed, made_by, _ = json.loads(refreshed or "null")

@@ -611,8 +611,21 @@ def find_version_of_run(table: TableRef, run: str, after: int = 0, before: int |
 
 
 def find_restore(table: TableRef, after: int) -> int | None:
-    """Return the latest version after `after` that restored an older one, so that rows are as they were; else None."""
-    return find_version(table, lambda made: isinstance(made.operation, lance.LanceOperation.Restore), after)
+    """Return the latest version after `after` that restored an older one, so that rows are as they were; else None.
+
+    One that was cleaned up, or of which Lance has no record, may have done so, and counts.
+    """
+    if (dataset := table.find()) is None or dataset.version <= after:
+        return None
+    with translate_errors(table, table.storage_options):
+        existing = {each["version"] for each in dataset.version_refs()}
+        for version in range(int(dataset.version), after, -1):
+            transaction = find_transaction(dataset, version) if version in existing else None
+            if transaction is None:
+                logger.warning("%s: version %d is gone, which may have restored an older one", table, version)
+            if transaction is None or isinstance(transaction.operation, lance.LanceOperation.Restore):
+                return version
+    return None
 
 
 def find_run(table: TableRef, version: int) -> str | None:
