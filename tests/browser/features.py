@@ -21,8 +21,7 @@ def length(texts: Any) -> Any:
 
 @lancehouse.column(version="1", inputs=["text"], returns=WORDS)
 def words(texts: Any) -> Any:
-    """Return a row for each word."""
-    return [
-        [{"place": place, "word": word} for place, word in enumerate((text or "").split())]
-        for text in texts.to_pylist()
-    ]
+    """Return a row for each word; fail for rows that have no text."""
+    if None in (values := texts.to_pylist()):
+        raise ValueError("there are no words <img src=x onerror=alert(1)>")
+    return [[{"place": place, "word": word} for place, word in enumerate(text.split())] for text in values]

@@ -289,7 +289,8 @@ def compute(house: PrincipalClient) -> None:
     jobs.add_columns("main.words.texts", {"length": features.length}, on_error="null")
     jobs.define_columns("main.words.texts", {"loud": "upper(text)"})
     views = [["main", "words", "split"], ["main", "words", ODD_VIEW], ["main", "words", "public", "ids"]]
-    jobs.create_materialized_view(views[0], "main.words.texts", features.words, columns=["id"], where="id < 9")
+    how: dict[str, Any] = {"columns": ["id"], "where": "id < 9", "on_error": "skip"}
+    jobs.create_materialized_view(views[0], "main.words.texts", features.words, **how)
     jobs.define_columns(views[0], {"long": "place > 1"})
     jobs.create_materialized_view(views[1], views[0], columns={"up": "upper(word)"})
     jobs.create_materialized_view(views[2], "main.words.texts", columns=["id"])

@@ -333,7 +333,7 @@ def test_lineage_is_drawn_and_said(open_page: Opens, scheme: str) -> None:
     expect(said).to_have_count(3)
     expect(said.nth(1)).to_have_text(
         "main.words.split is a view of main.words.texts, made by tests.browser.features:words 1 from text, with id "
-        "where id < 9long is computed by SQL 'place > 1' from place"
+        "where id < 9 Rows that failedlong is computed by SQL 'place > 1' from place"
     )
     expect(said.nth(2)).to_contain_text(f"main.words.{ODD_VIEW} is a view of main.words.split, with up = upper(word)")
     assert page.locator("#panel img").count() == 0
@@ -350,6 +350,17 @@ def test_lineage_is_drawn_and_said(open_page: Opens, scheme: str) -> None:
     expect(page.locator(".lineage-box")).to_have_count(4)
     page.set_viewport_size({"width": 400, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_rows_that_a_view_leaves_out(open_page: Opens) -> None:
+    page = open_page("#/table/main/words/split?tab=lineage")
+    page.get_by_role("button", name="Rows that failed").click()
+    failures = page.get_by_role("complementary", name="Rows that the view leaves out")
+    expect(failures.locator("li")).to_have_count(2)
+    expect(failures.locator("pre").first).to_have_text("ValueError: there are no words <img src=x onerror=alert(1)>")
+    failures.get_by_role("link", name="Row id 3").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("texts")
+    expect(page.locator(".grid tbody tr")).to_have_count(1)
 
 
 def test_lineage_names_only_what_the_reader_may_read(open_page: Opens) -> None:

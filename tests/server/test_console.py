@@ -645,6 +645,18 @@ def test_failed_rows_come_in_pages(ada: Console) -> None:
     assert (wrong.status, wrong.message) == (400, "id is no computed column; there is length, loud")
 
 
+def test_rows_that_a_view_leaves_out_come_in_pages(ada: Console, house: Open) -> None:
+    split = ("main", "words", "split")
+    first = ada.ask_json("failures", *split, limit=1)
+    message = "ValueError: there are no words <img src=x onerror=alert(1)>"
+    assert first["rows"] == [{"row": "1", "state": "skipped", "version": "1", "exception": message}]
+    second = ada.ask_json("failures", *split, limit=1, offset=1)
+    assert [first["more"], [row["row"] for row in second["rows"]], second["more"]] == [True, ["3"], False]
+    wrong = ada.ask("failures", *TEXTS)
+    assert (wrong.status, "is no materialized view" in wrong.message) == (400, True)
+    assert Console(house, "public").ask("failures", *split).status == 403
+
+
 def test_lineage(ada: Console) -> None:
     told = ada.ask_json("lineage", "main", "words", "split")
     names = [".".join(table["levels"]) for table in told["tables"]]
@@ -723,24 +735,24 @@ def test_lineage_of_what_others_wrote_ends(house: Open, ada: Console) -> None:
             shutil.rmtree(folder / f"{name}.lance", ignore_errors=True)
 
 
-def test_exceptions_that_others_wrote_are_bounded(house: Open, ada: Console) -> None:
+@pytest.mark.parametrize(("kind", "more"), [("column-*", ["3", 2]), ("view", ["3" * 10_000])])
+def test_exceptions_that_others_wrote_are_bounded(house: Open, ada: Console, kind: str, more: list[Any]) -> None:
     """Records of failed rows lie below the table: whoever writes there may put anything in their place."""
-    [record] = (house.folder / "warehouse").rglob("_lancehouse/errors/*/*.json")
+    [record] = (house.folder / "warehouse").rglob(f"_lancehouse/errors/{kind}/*.json")
     kept = record.read_bytes()
 
     def first() -> str | None:
-        [row] = ada.ask_json("failures", *TEXTS, column="length", limit=1)["rows"]
-        exception: str | None = row["exception"]
-        return exception
+        asked = {"limit": 1} if kind == "view" else {"limit": 1, "column": "length"}
+        rows = ada.ask_json("failures", "main", "words", "split" if kind == "view" else "texts", **asked)["rows"]
+        assert all(len(row["version"]) <= column_states.LONGEST_MESSAGE for row in rows)
+        return rows[0]["exception"] if rows else None
 
     try:
-        values: list[Any] = [[[1, "x" * 10_000 + "\ud800", "3", 2]], [[1]], "x", [[[]] * 9]]
+        values: list[Any] = [[[1, "x" * 10_000 + "\ud800", *more]], [[1]], "x", [[[]] * 9], 5, [[-1, None, []]]]
         for value in values:
             record.write_text(json.dumps({**json.loads(kept), "value": value}))
             assert len(first() or "") <= column_states.LONGEST_MESSAGE
-        record.write_text(
-            json.dumps({**json.loads(kept), "value": [[1, "y" * column_states.MAX_RECORD_BYTES, "3", 2]]})
-        )
+        record.write_text(json.dumps({**json.loads(kept), "value": [[1, "y" * column_states.MAX_RECORD_BYTES, *more]]}))
         assert first() is None
         elsewhere = house.folder / "elsewhere.json"
         elsewhere.write_bytes(kept)

@@ -38,9 +38,10 @@ from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.index_building import optimize_stale_indices
-from lancehouse.jobs.job import Job, JobProgress, declare_table
+from lancehouse.jobs.job import Job, declare_table
 from lancehouse.lake.changes import OFFSET_BITS, changed_since, read_row_ids, require_stable_row_ids
 from lancehouse.lake.chunked_scan import has_blobs
+from lancehouse.lake.column_states import VIEW_ERRORS, parse_view_errors, view_error_records
 from lancehouse.lake.commits import (
     MESSAGE,
     RUN,
@@ -69,8 +70,6 @@ REFRESHED = "lancehouse.view.refreshed"
 a digest of the definition by which the rows were made, and the run that made them; a run alone: all are made again."""
 START = "start"
 """Key of a job's record: what it began with."""
-FAILED = "failed"
-"""Key of the record with the rows of the source that the view has nothing of, since its function failed for them."""
 MOST_FAILED = 100_000
 """Most rows that are remembered as failed."""
 
@@ -322,7 +321,8 @@ class _Refresh:
         kept = {row_id: error for row_id, error in failed.items() if row_id in changes.unchanged} | new
         if failed or kept:
             newest = dict(list(kept.items())[-MOST_FAILED:])
-            _failed_records(job.write_location()).record(FAILED, [[key, *error] for key, error in newest.items()])
+            rows = [[key, *error] for key, error in newest.items()]
+            view_error_records(job.write_location()).record(VIEW_ERRORS, rows)
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
             made_by = json_digest(self.definition.to_metadata())
             note = [pinned.version, pinned.transaction_uuid, len(kept), made_by, run]
@@ -456,14 +456,9 @@ def _find_shown_version(source: TableAddress, definition: ViewDefinition, refres
     return shown
 
 
-def _failed_records(at: TableLocation) -> JobProgress:
-    return JobProgress(at.location, at.storage_options, "view", "errors")
-
-
 def read_failed(at: TableLocation) -> dict[int, tuple[str, str]]:
     """Return the rows of the source for which the function of a view has failed: exceptions and versions by row id."""
-    rows = _failed_records(at).read_records().get(FAILED, [])
-    return {int(row_id): (str(message), str(version)) for row_id, message, version in rows}
+    return parse_view_errors(view_error_records(at).read_records())
 
 
 def list_view_errors(address: TableAddress, columns: Sequence[str]) -> pa.Table:

@@ -1,8 +1,8 @@
-"""Computed columns of a table for display: what makes them, which rows are filled, and for which they failed."""
+"""Computed columns and views for display: what makes them, which rows are filled, and for which they failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
@@ -17,7 +17,7 @@ from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.job_records import JobProgress
-from lancehouse.schema.definitions import FAILED, FILLED, SKIPPED, ColumnDefinition, definitions
+from lancehouse.schema.definitions import FAILED, FILLED, SKIPPED, ColumnDefinition, ViewDefinition, definitions
 from lancehouse.schema.display import format_type
 from lancehouse.secrets import redact
 
@@ -26,6 +26,8 @@ LONGEST_MESSAGE = 500
 MAX_RECORDS = 8
 MAX_RECORD_BYTES = 8 << 20
 """Limits of what a server reads of the exceptions of a column."""
+VIEW_ERRORS = "failed"
+"""Key of the record with the rows of the source that a view has nothing of, since its function failed for them."""
 _RESULT = ("_rowid", "state", "version", "exception")
 
 
@@ -115,7 +117,8 @@ def read_failed_rows(
         if (made := definition.companion) not in dataset.schema.names:
             raise InvalidInputError(f"{table}: {made}, which says what made the values of {name}, was dropped")
         rows = find_failed(dataset, name, columns, offset, limit)
-        records = _read_records(table, find_field_id(dataset, name)) if len(rows) else {}
+        field_id = find_field_id(dataset, name)
+        records = _read_records(table, lambda at: error_records(at, field_id)) if len(rows) else {}
     messages = {row_id: _clean(message) for row_id, message, *_ in sort_errors(records, definition.version)}
     row_ids: list[Any] = rows["_rowid"].to_pylist()
     return rows.append_column("exception", pa.array([messages.get(each) for each in row_ids], pa.string()))
@@ -156,10 +159,38 @@ def sort_errors(records: Mapping[str, Any], version: str) -> list[tuple[int, str
     return sorted((each for each in errors if each[2] == version), key=itemgetter(3))
 
 
-def _read_records(table: TableRef, field_id: int) -> dict[str, Any]:
-    """Return the exceptions of a column; of a table of others not more than a server can hold."""
+def view_error_records(at: TableLocation) -> JobProgress:
+    """Return the records of the rows of its source for which the function of a view has failed."""
+    return JobProgress(at.location, at.storage_options, "view", "errors")
+
+
+def parse_view_errors(records: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    """Return exceptions and versions of the function by row ids of the source; what is no such record is left out."""
+    with suppress(ValueError, TypeError):
+        rows = records.get(VIEW_ERRORS, [])
+        return {int(row_id): (str(message), str(version)) for row_id, message, version in rows}
+    return {}
+
+
+def read_view_errors(table: TableRef, offset: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of its source that a view leaves out: row id, state, version, exception. The source is not read.
+
+    Raises:
+        InvalidInputError: the table is no view.
+    """
+    with table.dataset() as dataset:
+        if ViewDefinition.from_schema(dataset.schema) is None:
+            raise InvalidInputError(f"{table} is no materialized view")
+    found = sorted(parse_view_errors(_read_records(table, view_error_records)).items())
+    chosen = found[offset:] if limit is None else found[offset : offset + limit]
+    parts = ((row_id, SKIPPED, _clean(version), _clean(message)) for row_id, (message, version) in chosen)
+    return [dict(zip(_RESULT, each, strict=True)) for each in parts]
+
+
+def _read_records(table: TableRef, find: Callable[[TableLocation], JobProgress]) -> dict[str, Any]:
+    """Return the exceptions of a column or view; of a table of others not more than a server can hold."""
     at = locate_table(table)
-    records = error_records(at, field_id)
+    records = find(at)
     if table.confinement is None:
         return records.read_records()
     table.confinement.require_table(at.location)

@@ -107,9 +107,14 @@ class BackendTable:
         with self._guard_errors() as ref, ref.dataset() as dataset:
             return column_states.count_states(dataset, column)
 
-    def failed_rows(self, column: str, offset: int, limit: int) -> list[dict[str, Any]]:
-        """Return rows for which the function of a computed column has failed, with the exceptions."""
+    def failed_rows(self, column: str | None, offset: int, limit: int) -> list[dict[str, Any]]:
+        """Return rows for which the function of a computed column has failed, with the exceptions.
+
+        Without a column, those of its source that a view leaves out.
+        """
         with self._guard_errors() as ref:
+            if column is None:
+                return column_states.read_view_errors(ref, offset, limit)
             return column_states.read_failed_rows(ref, column, (), offset, limit).to_pylist()
 
     def layout(self) -> StorageLayout:

@@ -186,9 +186,9 @@ def states(request: ConsoleRequest) -> Response:
 
 
 def failures(request: ConsoleRequest) -> Response:
-    """Return a page of the rows for which a computed column failed, with the exceptions."""
+    """Return a page of the rows for which a computed column, or without one the view, failed, with the exceptions."""
     offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
-    found = request.table.failed_rows(request.get_parameter("column"), offset, limit + 1)
+    found = request.table.failed_rows(request.find_parameter("column"), offset, limit + 1)
     failed = [
         {"row": str(row["_rowid"]), **{name: row[name] for name in ("state", "version", "exception")}} for row in found
     ]

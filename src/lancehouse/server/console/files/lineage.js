@@ -2,6 +2,7 @@
 
 import { empty, fill, h, problem, svg, waiting } from "./dom.js";
 import { address, dotted, plural } from "./format.js";
+import { failures } from "./schema.js";
 
 const LONGEST = 29;
 const LONGEST_NAME = 24;
@@ -10,7 +11,7 @@ export function lineageTab(page) {
   const element = h("div", { class: "lineage" }, waiting());
   const load = async () => {
     try {
-      fill(element, lineage(await page.ask("lineage")));
+      fill(element, lineage(page, await page.ask("lineage")));
     } catch (error) {
       if (error.name !== "AbortError") fill(element, problem(error, load));
     }
@@ -19,7 +20,7 @@ export function lineageTab(page) {
   return { element };
 }
 
-function lineage(told) {
+function lineage(page, told) {
   const { tables, edges } = told;
   const isAlone = tables.length === 1 && !edges.length && !told.hidden;
   const isPlain = isAlone && !tables[0].computed.length;
@@ -27,7 +28,7 @@ function lineage(told) {
     "div",
     {},
     isPlain ? empty("Nothing is computed here", "The table has no computed columns, is not a materialized view, and has none.") : drawing(told),
-    isPlain ? null : words(told),
+    isPlain ? null : words(page, told),
     h("p", { class: "muted lead" }, notes(told).join(" ")),
   );
 }
@@ -37,7 +38,7 @@ function notes(told) {
     told.hidden ? "A view here is made of a table that is gone, or that you may not read." : null,
     told.whole ? null : "There is more: not all tables are shown.",
     told.views_known
-      ? "Views of this table are those that the server's own warehouses know, as far as you may read them."
+      ? "Views of this table are those that were created in the server's own warehouses, as far as you may read them; copies, and views that were registered, are not found."
       : "Views of this table are not known: only the server's own warehouses tell them.",
   ].filter(Boolean);
 }
@@ -95,7 +96,7 @@ function to(table) {
   return address("lance", table.in, table.levels, { tab: "lineage" });
 }
 
-function words(told) {
+function words(page, told) {
   const { tables, edges } = told;
   const sources = new Map(edges.map((edge) => [edge.to, edge.from]));
   const order = tables.map((_, at) => at).sort((one, other) => tables[one].depth - tables[other].depth || one - other);
@@ -113,6 +114,7 @@ function words(told) {
         table.view?.inputs.length ? [", made by ", h("code", {}, table.view.title), " from ", list(table.view.inputs)] : null,
         table.view?.columns.length ? [", with ", list(table.view.columns)] : null,
         table.view?.where ? [" where ", h("code", {}, table.view.where)] : null,
+        table.view?.inputs.length && !table.depth ? [" ", failed(page, source)] : null,
         table.computed.length
           ? h(
               "ul",
@@ -124,6 +126,12 @@ function words(told) {
       );
     }),
   );
+}
+
+// Rows of the source that the view leaves out.
+function failed(page, source) {
+  const at = source && { place: source.in, levels: source.levels };
+  return h("button", { class: "small", onclick: () => failures(page, "Rows that the view leaves out", {}, at) }, "Rows that failed");
 }
 
 function named(table) {

@@ -88,7 +88,7 @@ function stateLine(page, column) {
         h("span", { class: "state good" }, `${whole(told.filled)} filled`),
         h("span", { class: told.missing ? "state missing" : "state muted" }, `${whole(told.missing)} missing`),
         told.failed
-          ? h("button", { class: "small state-bad", onclick: () => failures(page, column.name) }, `${whole(told.failed)} failed`)
+          ? h("button", { class: "small state-bad", onclick: () => failures(page, `Rows without ${column.name}`, { column: column.name }, page.at) }, `${whole(told.failed)} failed`)
           : h("span", { class: "state muted" }, "0 failed"),
       );
     } catch (error) {
@@ -98,24 +98,25 @@ function stateLine(page, column) {
   return fill(box, h("button", { class: "small", onclick: count }, "Count its rows"));
 }
 
-// The rows that a column failed for, a page at a time, at the side.
-function failures(page, name) {
+// The rows that a column or view failed for, a page at a time, at the side. They lie in the table `at`, if it is known.
+export function failures(page, title, asked, at) {
   const list = h("ul", { class: "failures" });
   const foot = h("div", {});
-  const body = page.detail(`Rows without ${name}`, list, foot);
+  const body = page.detail(title, list, foot);
   let offset = 0;
   const more = async () => {
     fill(foot, h("span", { class: "muted" }, "Loading…"));
     try {
-      const told = await page.ask("failures", { column: name, offset });
+      const told = await page.ask("failures", { ...asked, offset });
       offset += told.rows.length;
       for (const row of told.rows) {
-        const rows = address("lance", page.at.place, page.at.levels, { ...page.at.query, tab: "rows", filter: `_rowid = ${row.row}`, offset: null });
+        const name = `Row id ${row.row}`;
+        const rows = at && address("lance", at.place, at.levels, { ...at.query, tab: "rows", filter: `_rowid = ${row.row}`, offset: null });
         list.append(
           h(
             "li",
             {},
-            h("a", { href: rows }, `Row id ${row.row}`),
+            rows ? h("a", { href: rows }, name) : name,
             h("span", { class: "muted" }, ` ${row.state}, version ${row.version}`),
             h("pre", { class: "value" }, row.exception ?? "The exception is not kept, or too many are: lancehouse table errors tells."),
           ),
