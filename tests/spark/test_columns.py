@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
+from pyspark.errors import StreamingQueryException
 
 from lancehouse.jobs import merge
 from lancehouse.spark import LanceCatalog, column
@@ -84,6 +85,47 @@ def test_a_stream_keeps_columns_filled(catalog: LanceCatalog, tmp_path: Path) ->
     finally:
         query.stop()
     assert (docs().count_rows("length IS NULL"), docs().version) == (0, 5), "nothing else is new"
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_stream_that_is_stopped_in_the_middle_goes_on(catalog: LanceCatalog, tmp_path: Path, version: str) -> None:
+    """Also with another version of the function, while tasks of the first one may still be at work."""
+    begun, gate, place = tmp_path / "begun", tmp_path / "gate", str(tmp_path / "checkpoint")
+
+    def loud(version: str) -> Any:
+        @column(version=version, inputs=["word"], returns=pa.string())
+        def shout(words: Any) -> Any:
+            while "w25" in words.to_pylist() and not gate.exists():
+                begun.touch()
+                time.sleep(0.05)
+            return [f"{word} {version}" for word in words.to_pylist()]
+
+        return shout
+
+    first, second = loud("1"), loud(version)
+    catalog.define_columns("docs", {"loud": first})
+    query = catalog.keep_filled("docs", place, {"loud": first}, trigger="0 seconds", commit_every=1, batch_rows=4)
+    while not begun.exists():
+        assert query.isActive
+        time.sleep(0.05)
+    query.stop()
+    catalog.define_columns("docs", {"loud": second})
+    gate.touch()
+    lance.write_dataset(pa.table({"id": [50], "word": ["late"]}), tmp_path / "docs.lance", mode="append")
+    catalog.keep_filled("docs", place, {"loud": second}, trigger={"availableNow": True}).awaitTermination()
+    rows = lance.dataset(tmp_path / "docs.lance").to_table(["word", "loud"]).to_pylist()
+    assert [row["loud"] for row in rows] == [f"{row['word']} {version}" for row in rows]
+    [row] = catalog.computed_columns("docs").collect()
+    assert (row["version"], row["filled"], row["missing"]) == (version, 41, 0)
+
+
+def test_a_stream_imports_only_what_is_allowed(catalog: LanceCatalog, tmp_path: Path) -> None:
+    catalog.define_columns("docs", {"embedding": Embed})
+    options = {"root": str(tmp_path)}
+    careful = LanceCatalog(catalog.spark, "dir", options, functions=["features"])
+    query = careful.keep_filled("docs", str(tmp_path / "checkpoint"), trigger={"availableNow": True})
+    with pytest.raises(StreamingQueryException, match="Embed is not imported: only features is allowed here"):
+        query.awaitTermination()
 
 
 def test_tables_are_created_with_stable_row_ids(

@@ -354,7 +354,7 @@ class LanceCatalog(TableJobs):
         expected = "a time such as '10 seconds', or arguments of Spark's trigger"
         when = {"processingTime": trigger} if isinstance(trigger, str) else check_mapping("trigger", trigger, expected)
         address.to_ref().open()
-        return streams.keep_filled(self.spark, address, chosen, {"where": where, **how}, when, place)
+        return streams.keep_filled(self.spark, address, chosen, {"where": where, **how}, when, place, self._functions)
 
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""

@@ -337,6 +337,7 @@ def keep_filled(
     how: Mapping[str, Any],
     trigger: Mapping[str, Any],
     checkpoint: str,
+    allowed: Sequence[str] | None,
 ) -> StreamingQuery:
     """Start a query that fills computed columns whenever a table has a new version. See `LanceCatalog.keep_filled`."""
     connection = address.connection
@@ -344,7 +345,8 @@ def keep_filled(
 
     def fill(batch: DataFrame, _: int) -> None:
         # Which rows lack a value, the table knows better than the batch, and a batch that is repeated finds none.
-        TableJobs(connection, SparkEngine(batch.sparkSession)).backfill(address.id, columns, **how)
+        jobs = TableJobs(connection, SparkEngine(batch.sparkSession), functions=allowed)
+        jobs.backfill(address.id, columns, **how)
 
     options = {
         "impl": connection.impl,
