@@ -27,6 +27,7 @@ from lance_namespace.errors import (
 
 from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job, JobProgress, WriteOptions, declare_table, find_version_of_same_run
 from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
@@ -47,6 +48,7 @@ from lancehouse.lake.commits import (
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.modes import parse_choice
+from lancehouse.schema.blob_references import find_references
 from lancehouse.schema.walk import check_types, nullable_hint
 
 logger = logging.getLogger(__name__)
@@ -217,18 +219,30 @@ class IngestTask:
         """Write the rows of a unit, and record what was written."""
         table, at = self.job.to_ref(), self.job.write_location()
         counter = _RowCounter()
+        incoming = self.source if self.transform is None else self.transform.schema
+        references = find_references(incoming, self.target)
         if self.transform is None:
-            source_schema = pa.schema([field for field in self.target if field.name in self.source.names])
-            read = counter.count(unit.batches(source_schema))
-            batches = (conform(batch, self.target, (), "the rows") for batch in read)
+            columns = [field for field in self.target if field.name in self.source.names]
+            source_schema = pa.schema(
+                [self.source.field(each.name) if each.name in references else each for each in columns]
+            )
+            read, label = counter.count(unit.batches(source_schema)), "the rows"
         else:
-            transformed = self.transform.batches(counter.count(unit.batches(self.source)))
-            batches = (conform(batch, self.target, (), "the rows after the steps") for batch in transformed)
+            read = self.transform.batches(counter.count(unit.batches(self.source)))
+            label = "the rows after the steps"
+        if references:
+            read = self._read_blobs(read, references)
+        batches = (conform(batch, self.target, (), label) for batch in read)
         rows = pa.RecordBatchReader.from_batches(self.target, batches)
         pieces = write_uncommitted(table, at, rows, mode=self.mode, layout=self.how.layout)
         done = {"rows": counter.rows, "pieces": pieces}
         self.job.record_or_discard(unit.key, done, pieces)
         return [json.dumps(done)]
+
+    def _read_blobs(self, batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        blobs = ReferencedBlobs(self.job.address.connection, job=self.job.id)
+        for batch in batches:
+            yield from blobs.fill(iter([batch]), [batch.schema.names.index(name) for name in columns])
 
 
 def _list_earlier(request: IngestRequest) -> list[JobProgress]:
@@ -283,11 +297,17 @@ def plan_ingest(
     if not adds or transform is not None:
         source.require_types()
     incoming = source.schema if transform is None else transform.schema
-    if how.evolves and adds:
-        wanted = target or incoming
-        if evolve_columns(address, lambda _: wanted, lambda columns: _require_types_fit(address, incoming, columns)):
-            dataset = table.open()
-    schema = dataset.schema if dataset is not None and adds else target or source.table_schema(incoming, how.nullable)
+    if (how.evolves and adds) and evolve_columns(
+        address,
+        lambda before: target or with_blobs(incoming, before),
+        lambda columns: _require_types_fit(address, incoming, columns),
+    ):
+        dataset = table.open()
+    schema = (
+        dataset.schema
+        if dataset is not None and adds
+        else target or with_blobs(source.table_schema(incoming, how.nullable))
+    )
     _require_fit(address, incoming, schema)
     if not adds:
         check_types(schema)
@@ -312,7 +332,9 @@ def _require_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) 
 
 def _require_types_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) -> None:
     _require_fit(address, incoming, schema)
-    conform(pa.RecordBatch.from_pylist([], incoming), schema, (), "the source")
+    references = find_references(incoming, schema)
+    plain = pa.schema([each.with_type(pa.large_binary()) if each.name in references else each for each in incoming])
+    conform(pa.RecordBatch.from_pylist([], plain), schema, (), "the source")
 
 
 def _read_recorded(job: Job, request: IngestRequest) -> dict[str, Any]:

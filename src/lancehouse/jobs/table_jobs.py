@@ -44,7 +44,7 @@ from lancehouse.jobs.sources.formats import ALL_OPTIONS
 from lancehouse.jobs.views import RefreshResult
 from lancehouse.lake.commits import FileLayout
 from lancehouse.lake.foreign_tables import ClientCalls
-from lancehouse.lake.scans import VersionSelector
+from lancehouse.lake.scans import BLOB_FORMS, VersionSelector
 from lancehouse.lake.search import Search, plan_search
 from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.schema.spark import parse_field, parse_schema
@@ -1005,6 +1005,13 @@ def check_table(name: str, value: Any) -> TableName:
     if not isinstance(value, str | Sequence) or not all(isinstance(level, str) for level in value):
         raise _wrong_type(name, "a table, such as 'wh.db.docs'", value)
     return value
+
+
+def check_blobs(value: Any) -> str:
+    """Return how blobs are read, checked."""
+    if value not in BLOB_FORMS:
+        raise _wrong_type("blobs", " or ".join(BLOB_FORMS), value)
+    return str(value)
 
 
 def check_condition(name: str, value: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Read blobs by their descriptions, from locations that may be opened.
+"""Read blobs by their descriptions, from locations that may be opened; make references of descriptions.
 
 A scan that returns blobs as bytes has Lance follow whatever location the data names. So a scan of a confined table
 returns descriptions, and the bytes are read here, by the very descriptions that were checked: changing a file between
@@ -7,19 +7,24 @@ check and read gains a writer nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
+from lancehouse.identifiers import format_levels
 from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import MAIN, TableRef, require_below
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.schema.blob_references import REFERENCE
+from lancehouse.schema.blob_references import is_blob as is_blob
 from lancehouse.schema.walk import field_ids
 
 ROW_ADDRESS = "_rowaddr"
@@ -29,6 +34,9 @@ GAP_BYTES = 64 << 10
 """Blobs of one file that are less than this many bytes apart are read with one request."""
 
 Path = tuple[str, ...]
+
+_untyped: Any = pa
+"""pyarrow, for arguments that its type stubs lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +50,6 @@ class _BlobRange:
     """Path below the folder; empty if `base` is the file."""
     position: int
     size: int
-
-
-def is_blob(column: pa.Field[Any]) -> bool:
-    """Return whether the values of a column are stored as blobs."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        return column.type.extension_name == "lance.blob.v2"
-    return (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
 
 
 class BlobReader:
@@ -181,6 +182,69 @@ class BlobReader:
     def _storage_options(self) -> dict[str, str] | None:
         options: dict[str, str] | None = self._dataset.latest_storage_options()
         return options
+
+
+class BlobReferrer:
+    """Makes references to the blobs of one version of a table, in place of their descriptions.
+
+    Args:
+        table: the table, by its name in a catalog.
+        dataset: the version.
+        described: schema of the batches, as a scan returns it: with descriptions and row addresses.
+
+    Raises:
+        InvalidInputError: the table is named by its location, and references name tables of a catalog.
+    """
+
+    def __init__(self, table: TableRef, dataset: lance.LanceDataset, described: pa.Schema) -> None:
+        if not table.id:
+            raise InvalidInputError(
+                f"{table} is named by its location, and references to blobs name tables of a catalog, through which "
+                "they are read: name the table by its catalog, or read blobs as bytes"
+            )
+        self._described = described
+        self._source: dict[str, str | int | None] = {
+            "table": format_levels(table.id),
+            "branch": None if table.branch == MAIN else table.branch,
+            "version": dataset.version,
+            "commit": read_transaction_uuid(dataset),
+        }
+
+    def schema(self, *, with_row_address: bool) -> pa.Schema:
+        """Return the schema of batches with references."""
+        return self.refer(pa.RecordBatch.from_pylist([], self._described), with_row_address=with_row_address).schema
+
+    def refer(self, batch: pa.RecordBatch, *, with_row_address: bool) -> pa.RecordBatch:
+        """Replace descriptions by references; row addresses are dropped unless they are wanted."""
+        addresses = batch.column(ROW_ADDRESS)
+
+        def change(path: Path, described: Any) -> Any:
+            source = {**self._source, "column": ".".join(path)}
+            return _to_references(source, addresses, described)
+
+        arrays, fields = [], []
+        for column, array in zip(self._described, batch.columns, strict=True):
+            if column.name != ROW_ADDRESS or with_row_address:
+                values = _map_blobs((column.name,), column, array, change)
+                arrays.append(values)
+                fields.append(column if values is array else pa.field(column.name, values.type, column.nullable))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _to_references(source: Mapping[str, str | int | None], addresses: Any, described: Any) -> Any:
+    sizes = described.field("size").cast(pa.int64())
+    if described.type.get_field_index("kind") >= 0:
+        # The description of an external blob that is a whole file has no size.
+        is_external = pc.equal(described.field("kind"), pa.scalar(EXTERNAL, pa.uint8()))
+        is_unknown = pc.and_(is_external, pc.equal(sizes, pa.scalar(0, pa.int64())))
+        sizes = pc.if_else(is_unknown, pa.scalar(None, pa.int64()), sizes)
+    columns = {"row": addresses.cast(pa.int64()), "size": sizes}
+    children = [
+        columns[each.name] if each.name in columns else pa.repeat(pa.scalar(source[each.name], each.type), len(sizes))
+        for each in REFERENCE
+    ]
+    mask = described.is_null() if described.null_count else None
+    return _untyped.StructArray.from_arrays(children, fields=list(REFERENCE), mask=mask)
 
 
 def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:

@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse.lake.blobs import BlobReferrer
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
@@ -35,6 +36,11 @@ BATCH_BYTES = 4 << 20
 """Size in bytes of a batch whose rows are long because of vectors: it fits a processor's cache and workers' memory."""
 BLOB_ROWS = 64
 """Rows in a batch if one row may have many megabytes."""
+
+REFERENCE_ROWS = 1 << 13
+"""Rows in a batch with references to blobs, which have about 100 bytes each."""
+BLOB_FORMS = ("bytes", "reference")
+"""How a scan returns blobs: as they are, or as references by which they can be read later."""
 
 LAST_VERSION = (1 << 63) - 1
 MIN_TASK_ROWS = 1 << 16
@@ -69,6 +75,8 @@ class Scan:
     limit: int | None = None
     with_row_id: bool = False
     with_row_address: bool = False
+    blobs: str = "bytes"
+    """One of `BLOB_FORMS`."""
 
     def schema(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Schema:
         """Return the schema of the batches, and validate the scan before anything is read.
@@ -87,7 +95,9 @@ class Scan:
             scanner = self._scanner(dataset, [])
             scanner.explain_plan()
             projected: pa.Schema = scanner.projected_schema
-        return projected
+        if not self._refers(projected):
+            return projected
+        return BlobReferrer(table, dataset, projected).schema(with_row_address=self.with_row_address)
 
     def batches(
         self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]
@@ -97,14 +107,26 @@ class Scan:
         `limit` applies to each partial range, and to each run of consecutive whole fragments.
         """
         with translate_errors(table, table.storage_options):
-            for is_whole, run in groupby(parts, lambda part: part.is_whole):
-                if is_whole:
-                    yield from self._scanner(dataset, [part.fragment for part in run]).to_batches()
+            for scanner in self._scanners(dataset, parts):
+                if not self._refers(scanner.projected_schema):
+                    yield from scanner.to_batches()
                     continue
-                for part in run:
-                    limits = [limit for limit in (part.rows, self.limit) if limit is not None]
-                    one = replace(self, limit=min(limits, default=None))
-                    yield from one._scanner(dataset, [part.fragment], part.first).to_batches()
+                referrer = BlobReferrer(table, dataset, scanner.projected_schema)
+                for batch in scanner.to_batches():
+                    yield referrer.refer(batch, with_row_address=self.with_row_address)
+
+    def _scanners(self, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> Iterator[lance.LanceScanner]:
+        for is_whole, run in groupby(parts, lambda part: part.is_whole):
+            if is_whole:
+                yield self._scanner(dataset, [part.fragment for part in run])
+                continue
+            for part in run:
+                limits = [limit for limit in (part.rows, self.limit) if limit is not None]
+                one = replace(self, limit=min(limits, default=None))
+                yield one._scanner(dataset, [part.fragment], part.first)
+
+    def _refers(self, projected: pa.Schema) -> bool:
+        return self.blobs == "reference" and any(map(has_blobs, projected))
 
     def count(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> int:
         """Count the rows of some parts that match."""
@@ -128,16 +150,17 @@ class Scan:
         columns = shown_columns(dataset.schema) if self.columns is None else list(self.columns)
         above = [name.partition(".")[0] for name in columns]
         fields = [dataset.schema.field(name) for name in above if name in dataset.schema.names]
+        refers = self.blobs == "reference" and any(map(has_blobs, fields))
         return dataset.scanner(
             columns=columns,
             filter=self.filter,
             limit=self.limit,
             offset=offset or None,
             with_row_id=self.with_row_id,
-            with_row_address=self.with_row_address,
+            with_row_address=self.with_row_address or refers,
             fragments=[dataset.get_fragment(each) for each in fragments] or None,
-            batch_size=batch_rows(fields),
-            blob_handling="all_binary",
+            batch_size=REFERENCE_ROWS if refers else batch_rows(fields),
+            blob_handling="blobs_descriptions" if refers else "all_binary",
             scan_in_order=True,
         )
 

@@ -36,6 +36,7 @@ from lancehouse.schema.array_conversion import (
     to_small_offsets,
     to_storage,
 )
+from lancehouse.schema.blob_references import is_reference, takes_references
 from lancehouse.schema.spark import SparkType, exchange_type, from_spark_name, to_ddl, to_spark
 from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, FoldedField, Node, Path, fold, narrow_decimal, nullable_hint
 
@@ -184,6 +185,8 @@ class SparkToLance:
     struct: Mapping[str, Any]
     schema: pa.Schema
     """Schema of the table."""
+    references: Sequence[int]
+    """Positions of columns with references to blobs, which whoever converts batches replaces by bytes before."""
     _columns: Sequence[_FieldConverter]
 
     def __reduce__(self) -> tuple[Callable[..., SparkToLance], tuple[Mapping[str, Any], pa.Schema]]:
@@ -210,14 +213,21 @@ def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLanc
         TableSchemaValidationError: columns are not in the table, cannot be converted, or are missing and not nullable;
             the message names all of them.
     """
-    fitting = _FitVisitor(struct)
+    references = _find_references(struct, target)
+    fields = [{**each, "type": "binary"} if at in references else each for at, each in enumerate(struct["fields"])]
+    fitting = _FitVisitor({"fields": fields})
     fitting.match_fields((), struct["fields"], target)
     folded = fold(target, fitting)
     if fitting.problems:
         raise TableSchemaValidationError(f"the rows do not fit the table: {'; '.join(fitting.problems)}")
-    return SparkToLance(
-        struct, target, [_field_converter(column, field) for column, field in zip(folded, target, strict=True)]
-    )
+    converters = [_field_converter(column, field) for column, field in zip(folded, target, strict=True)]
+    return SparkToLance(struct, target, references, converters)
+
+
+def _find_references(struct: Mapping[str, Any], target: pa.Schema) -> list[int]:
+    """Return the positions of the columns whose references are replaced by bytes when they are written."""
+    known = {each.name for each in target if takes_references(each)}
+    return [at for at, each in enumerate(struct["fields"]) if each["name"] in known and is_reference(each["type"])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,14 @@ from pyspark.sql.types import StructType
 from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress, TableName
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.job import ChangeResult
 from lancehouse.jobs.table_jobs import (
     Names,
     TableJobs,
     check_arguments,
+    check_blobs,
     check_condition,
     check_flag,
     check_frame,
@@ -114,7 +116,7 @@ class LanceCatalog(TableJobs):
 
     # SQL
 
-    def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
+    def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None, blobs: str = "bytes") -> DataFrame:
         """Run a statement in Spark's SQL over tables of this catalog, of attached ones and of Spark; return the result.
 
         In a query each table is read at the version that is the latest now, or at the one that the query names, and
@@ -126,16 +128,17 @@ class LanceCatalog(TableJobs):
         Args:
             text: the statement. Tables are named by their levels, or relative to the namespace of `use`.
             args: values for `:name` as a dict, or for `?` as a list.
+            blobs: how blobs of tables of catalogs come, see `read`. What a statement writes are the bytes.
 
         Raises:
             InvalidInputError: the text is no statement, or Spark refuses it.
             UnsupportedOperationError: a clause is not supported; the message names it, and nothing was written.
             TableNotFoundError: nobody knows a table of that name.
         """
-        statement, values = check_text("text", text), check_arguments(args)
+        statement, values, form = check_text("text", text), check_arguments(args), check_blobs(blobs)
         if not is_query(statement):
-            return statements.run_statement(self, statement, values)
-        return queries.run_query(self, statement, values)
+            return statements.run_statement(self, statement, values, form)
+        return queries.run_query(self, statement, values, form)
 
     def explain(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> str:
         """Return what a query reads of each table: version, columns, filter, indices; and what is left to Spark.
@@ -179,6 +182,7 @@ class LanceCatalog(TableJobs):
         as_of: Time | None = None,
         with_row_id: bool = False,
         limit: int | None = None,
+        blobs: str = "bytes",
     ) -> DataFrame:
         """Return the rows of one version, which is chosen now: later commits are not visible.
 
@@ -192,14 +196,51 @@ class LanceCatalog(TableJobs):
                 a datetime, or text such as `2026-01-31T12:00:00+00:00`; without a time zone it is local time.
             with_row_id: add the column `_rowid`.
             limit: largest number of rows.
+            blobs: `bytes`, or `reference`: blob columns have small structs that name the blobs, which pass through
+                joins and shuffles in their place. `read_blobs` reads them, `blob_reader` opens them in tasks, and a
+                write stores their bytes.
         """
         scan = Scan(
             some_names("columns", columns),
             check_condition("filter", filter),
             check_number("limit", limit),
             check_flag("with_row_id", with_row_id),
+            blobs=check_blobs(blobs),
         )
         return table_reader.read_table(self.spark, self._address(table), scan, VersionSelector(version, tag, as_of))
+
+    def read_blobs(self, df: DataFrame, column: Names, tables: Names | None = None) -> DataFrame:
+        """Return a DataFrame whose references to blobs are replaced by the bytes, which its tasks read.
+
+        A task holds a few megabytes of blobs at once, or one that is larger. Null stays null. An action on the result
+        fails if a blob cannot be read: with TableVersionNotFoundError if its version was cleaned up, with
+        ConcurrentModificationError if its table was made anew, or is one of another catalog.
+
+        Args:
+            df: has columns of references, as `read` returns them with `blobs="reference"`. They may have been joined,
+                cached, or written to files and read again.
+            column: the column, or several of them.
+            tables: ids of the tables whose blobs may be read, if others wrote the references: whoever wrote them
+                chose what is read with your rights. By default all that the catalog lets you read.
+
+        Raises:
+            TableColumnNotFoundError: there is no such column.
+            InvalidInputError: it has no references.
+        """
+        return table_reader.read_blobs(check_frame(df), check_names("column", column), self.blob_reader(tables))
+
+    def blob_reader(self, tables: Names | None = None) -> ReferencedBlobs:
+        """Return what opens blobs by references, for functions of your own in tasks: `mapInArrow`, `udf` and so on.
+
+        Its `open(reference)` returns a file, of which only what is asked for is read. It goes to the tasks with the
+        properties of this catalog, as jobs do.
+
+        Args:
+            tables: see `read_blobs`.
+        """
+        allowed = some_names("tables", tables)
+        ids = None if allowed is None else frozenset(self._address(each).id for each in allowed)
+        return ReferencedBlobs(self._catalog, ids)
 
     def read_changes(
         self,

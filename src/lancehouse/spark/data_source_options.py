@@ -17,7 +17,7 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import WriteOptions
 from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.lake.commits import FileLayout
-from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.lake.scans import BLOB_FORMS, Scan, VersionSelector
 from lancehouse.properties import STORAGE_PREFIX, storage_options
 from lancehouse.suggestions import find_close
 
@@ -94,6 +94,10 @@ def _parse_mode(text: str) -> str:
     return {"append": "append", MERGE: MERGE}[text.lower()]
 
 
+def _parse_blobs(text: str) -> str:
+    return BLOB_FORMS[BLOB_FORMS.index(text.lower())]
+
+
 def _parse_start(text: str) -> int | str:
     return text.lower() if text.lower() in (EARLIEST, LATEST) else _parse_number(text)
 
@@ -113,6 +117,7 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "columns": SourceOption(_READS, _parse_names, _NAMES),
         "filter": SourceOption(_READS),
         "withRowId": SourceOption(_READS, _parse_flag, _BOOLEAN),
+        "blobs": SourceOption(_READS, _parse_blobs, " or ".join(BLOB_FORMS)),
         "tasks": SourceOption(_READS, _parse_number, _POSITIVE),
         "version": SourceOption(_READ, _parse_number, "the number of a version"),
         "tag": SourceOption(_READ),
@@ -236,7 +241,13 @@ class SourceOptions:
 
     def scan(self) -> Scan:
         """Return what to read: columns, filter, limit."""
-        return Scan(self._get("columns"), self._get("filter"), self._get("limit"), self._get("withRowId") or False)
+        return Scan(
+            self._get("columns"),
+            self._get("filter"),
+            self._get("limit"),
+            self._get("withRowId") or False,
+            blobs=self._get("blobs") or "bytes",
+        )
 
     def version_selector(self) -> VersionSelector:
         """Return which version to read."""

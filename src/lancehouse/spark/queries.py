@@ -65,14 +65,15 @@ class PlannedQuery:
         catalog: whose names come first.
         text: the query.
         args: values of its parameters, by name or in order.
+        blobs: how tables of catalogs give blobs, see `Scan`.
 
     Raises:
         InvalidInputError: the query cannot be parsed.
         TableNotFoundError: it names a table that nobody knows.
     """
 
-    def __init__(self, catalog: LanceCatalog, text: str, args: Arguments | None = None) -> None:
-        self.catalog, self._spark = catalog, catalog.spark
+    def __init__(self, catalog: LanceCatalog, text: str, args: Arguments | None = None, blobs: str = "bytes") -> None:
+        self.catalog, self._spark, self._blobs = catalog, catalog.spark, blobs
         named, self._args = name_positional(text, args)
         self.query = QueryText(named)
         self.tables: dict[TableMention, FoundTable] = {}
@@ -154,7 +155,8 @@ class PlannedQuery:
         frames, changes = {}, list(qualifier_replacements(self.query, list(self.tables)))
         for number, scan in enumerate(self.planner.scans):
             name = f"t{number}"
-            frames[name] = read_version(self._spark, self.tables[scan.use].pinned, choose(scan))
+            chosen = replace(choose(scan), blobs=self._blobs)
+            frames[name] = read_version(self._spark, self.tables[scan.use].pinned, chosen)
             changes += replacements(self.query, scan.use, name)
         for use in self._searches:
             name = search_name(use.search or 0)
@@ -175,7 +177,7 @@ class PlannedQuery:
 
     def run_text(self, text: str) -> DataFrame:
         """Return the result of another query that has the same parameters."""
-        return PlannedQuery(self.catalog, text, self._args).run()
+        return PlannedQuery(self.catalog, text, self._args, self._blobs).run()
 
     def explain(self) -> str:
         """Return what is read of each table, which indices are used, and what is left to Spark."""
@@ -274,9 +276,9 @@ def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
 
 
-def run_query(catalog: LanceCatalog, text: str, args: Arguments | None = None) -> DataFrame:
+def run_query(catalog: LanceCatalog, text: str, args: Arguments | None = None, blobs: str = "bytes") -> DataFrame:
     """Run a query; see `LanceCatalog.sql`."""
-    return PlannedQuery(catalog, text, args).run()
+    return PlannedQuery(catalog, text, args, blobs).run()
 
 
 def read_settings(spark: SparkSession) -> Settings:

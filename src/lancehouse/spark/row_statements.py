@@ -28,6 +28,7 @@ from pyspark.sql.types import DataType, StructField
 
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
@@ -48,8 +49,9 @@ from lancehouse.lake.row_changes import (
     retry_conflicts,
 )
 from lancehouse.lake.scans import BLOB_ROWS, FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.schema.blob_references import is_reference, takes_references
 from lancehouse.schema.spark import to_ddl, to_spark
-from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
+from lancehouse.schema.spark_rows import SparkToLance, from_spark_rows, to_spark_rows
 from lancehouse.spark.engine import (
     RESULT_STRUCT,
     Batches,
@@ -262,7 +264,7 @@ class ChangeTasks:
 
         def converted() -> Iterator[pa.RecordBatch]:
             nonlocal count
-            for batch in batches:
+            for batch in self._read_blobs(action, schema, batches):
                 count += batch.num_rows
                 yield convert(batch)
 
@@ -276,7 +278,7 @@ class ChangeTasks:
         rows_at_once = BLOB_ROWS if any(has_blobs(dataset.schema.field(name)) for name in kept) else None
 
         def converted() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
+            for batch in self._read_blobs(action, dataset.schema, batches):
                 for first in range(0, batch.num_rows, rows_at_once or batch.num_rows):
                     part = batch.slice(first, rows_at_once or batch.num_rows)
                     row_ids = part.column(2).to_numpy()
@@ -297,12 +299,25 @@ class ChangeTasks:
 
     def _converter(self, action: RowAction, schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Return a function that makes the columns of an action, of an insert all columns, of a batch of Spark."""
+        places, rows = self._incoming(action, schema)
+        return lambda batch: rows.convert_batch(batch.select(places))
+
+    def _read_blobs(self, action: RowAction, schema: pa.Schema, batches: Batches) -> Batches:
+        """Replace references to blobs that go into the table by their bytes."""
+        places, rows = self._incoming(action, schema)
+        if not rows.references:
+            return batches
+        blobs = ReferencedBlobs(self.job.address.connection, job=self.job.id)
+        return blobs.fill(batches, [places[each] for each in rows.references])
+
+    def _incoming(self, action: RowAction, schema: pa.Schema) -> tuple[list[int], SparkToLance]:
+        """Return the positions of an action's columns in batches of Spark, and what converts them."""
         chosen = [(place, each) for place, each in enumerate(self.struct["fields"]) if each["name"] in action.columns]
         target = schema
         if action.action != "insert":
             target = pa.schema([schema.field(name) for name in schema.names if name in action.columns])
         rows = from_spark_rows({"type": "struct", "fields": [each for _, each in chosen]}, target)
-        return lambda batch: rows.convert_batch(batch.select([place for place, _ in chosen]))
+        return [place for place, _ in chosen], rows
 
 
 def _split_runs(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -659,6 +674,8 @@ def assign(frame: DataFrame, column: str, schema: pa.Schema, name: str) -> Colum
     [target] = to_struct(to_spark(pa.schema([schema.field(name)]))).fields
     source = frame.schema[column].dataType
     value = functions.col(quote_name(column))
+    if is_reference(source.jsonValue()) and takes_references(schema.field(name)):
+        return value.alias(name)  # whoever writes it reads the blob
     if to_ddl(source.jsonValue()) != to_ddl(target.dataType.jsonValue()):
         if not can_assign(source, target.dataType):
             raise TableSchemaValidationError(

@@ -63,13 +63,19 @@ _BLOB = b"lance-encoding:blob"
 _COLUMN_PROPERTY = re.compile(r"(?P<column>.+)\.(?P<key>(?:arrow|lance)\.[\w-]+(?:\.[\w-]+)*)")
 
 
-def run_statement(catalog: LanceCatalog, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
+def run_statement(
+    catalog: LanceCatalog,
+    text: str,
+    args: Mapping[str, Any] | Sequence[Any] | None = None,
+    blobs: str = "bytes",
+) -> DataFrame:
     """Run a statement that is no query; return its result, such as the number of rows that it has changed.
 
     Args:
         catalog: the catalog that names in the text belong to.
         text: the statement.
         args: values of its parameters, by name or in order.
+        blobs: how queries in it read blobs, see `LanceCatalog.read`.
 
     Raises:
         UnsupportedOperationError: a clause that is not supported; nothing was written.
@@ -77,14 +83,14 @@ def run_statement(catalog: LanceCatalog, text: str, args: Mapping[str, Any] | Se
         LanceNamespaceError: what the method behind it raises.
     """
     text, arguments = name_positional(text, args)
-    return _Runner(catalog, arguments or {}).run(sql.parse_statement(text, arguments or {}))
+    return _Runner(catalog, arguments or {}, blobs).run(sql.parse_statement(text, arguments or {}))
 
 
 class _Runner:
     """Runs one statement."""
 
-    def __init__(self, catalog: LanceCatalog, args: Mapping[str, Any]) -> None:
-        self._catalog, self._spark, self._args = catalog, catalog.spark, args
+    def __init__(self, catalog: LanceCatalog, args: Mapping[str, Any], blobs: str) -> None:
+        self._catalog, self._spark, self._args, self._blobs = catalog, catalog.spark, args, blobs
 
     def run(self, statement: sql.Statement) -> DataFrame:
         """Run a statement by its class."""
@@ -164,7 +170,7 @@ class _Runner:
     # Queries and results
 
     def _query(self, text: str) -> DataFrame:
-        return self._catalog.sql(text, dict(self._args) or None)
+        return self._catalog.sql(text, dict(self._args) or None, self._blobs)
 
     def _run_for(self, expressions: Sequence[str | None]) -> RunQuery:
         """Return what runs a query with some expressions: only subqueries may name tables of catalogs."""

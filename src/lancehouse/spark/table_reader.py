@@ -16,16 +16,25 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableSchemaValidationError
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    TableColumnNotFoundError,
+    TableSchemaValidationError,
+)
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.executor_cache import share
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, estimate_bytes, split_fragments
 from lancehouse.lake.versions import to_millis
+from lancehouse.schema.array_conversion import ArrayTooLargeError, to_small_offsets
+from lancehouse.schema.blob_references import is_reference
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks
 from lancehouse.spark.session import to_struct
@@ -225,6 +234,50 @@ def read_following_batches(
     table, dataset = resolve_at_query_start(pinned).open()
     parts = share.parts(dataset, split=scan.filter is None)
     return read_fitting_batches(scan, schema, table, dataset, parts, VIEW)
+
+
+def read_blobs(frame: DataFrame, columns: Sequence[str], blobs: ReferencedBlobs) -> DataFrame:
+    """Replace references to blobs by the blobs, in the tasks of a DataFrame.
+
+    Raises:
+        TableColumnNotFoundError: the DataFrame has no such column, or two of them.
+        InvalidInputError: the column has no references.
+    """
+    struct = StructType.fromJson(frame.schema.jsonValue())
+    places = []
+    for name in columns:
+        if struct.names.count(name) != 1:
+            is_absent = name not in struct.names
+            raise TableColumnNotFoundError(
+                f"the DataFrame has {'no column' if is_absent else 'more than one column'} {name}; it has "
+                f"{', '.join(struct.names)}"
+            )
+        place = struct.names.index(name)
+        if not is_reference(struct[place].dataType.jsonValue()):
+            raise InvalidInputError(
+                f"column {name} is {struct[place].dataType.simpleString()}, and has no references to blobs: those are "
+                "read with blobs='reference'"
+            )
+        struct.fields[place] = StructField(name, BinaryType())
+        places.append(place)
+    names = struct.names
+
+    def work(batches: Batches) -> Batches:
+        for batch in blobs.fill(batches, places):
+            arrays = [_to_binary(each) if place in places else each for place, each in enumerate(batch.columns)]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+    plain = frame.toDF(*(f"c{number}" for number in range(len(names))))  # mapInArrow does not quote names
+    return plain.mapInArrow(work, struct)
+
+
+def _to_binary(array: Any) -> Any:
+    try:
+        return to_small_offsets(pa.binary())(array)
+    except ArrayTooLargeError as error:
+        raise InvalidInputError(
+            f"{error}: Spark holds no such value. Open the blob in a function of your own, see blob_reader"
+        ) from error
 
 
 def count_rows(

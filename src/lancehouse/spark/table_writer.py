@@ -18,6 +18,7 @@ from lance_namespace.errors import (
 from pyspark.sql import DataFrame
 
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
 from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, undo_declaration
 from lancehouse.jobs.merge import StagedRows, merge
@@ -142,11 +143,14 @@ def write_frame(frame: DataFrame, job: Job, target: pa.Schema, mode: str, layout
 
 def write_rows(job: Job, batches: Batches, incoming: SparkToLance, mode: str, layout: FileLayout) -> list[NewFragment]:
     """Convert and write rows as Spark passes them to a task; nothing is written if there are none."""
-    rows = (batch for batch in batches if batch.num_rows)
-    first = next(rows, None)
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
     if first is None:
         return []
-    converted = map(incoming.convert_batch, chain([first], rows))
+    rows: Batches = chain([first], filled)
+    if incoming.references:
+        rows = ReferencedBlobs(job.address.connection, job=job.id).fill(rows, incoming.references)
+    converted = map(incoming.convert_batch, rows)
     return job.write(pa.RecordBatchReader.from_batches(incoming.schema, converted), mode, layout)
 
 
@@ -202,9 +206,9 @@ def new_table_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Sc
 
 
 def incoming_schema(struct: Mapping[str, Any], how: WriteOptions, before: pa.Schema | None) -> pa.Schema:
-    """Return the columns of rows of Spark; arrays that are vectors in a table are vectors."""
+    """Return the columns of rows of Spark; arrays that are vectors in a table are vectors, references are blobs."""
     vector_sizes = {} if before is None else dict(_previous_vectors(struct, before))
-    return table_schema(struct, {**vector_sizes, **how.vector_columns})
+    return with_blobs(table_schema(struct, {**vector_sizes, **how.vector_columns}), before)
 
 
 def evolve_for_rows(address: TableAddress, struct: Mapping[str, Any], how: WriteOptions) -> bool:

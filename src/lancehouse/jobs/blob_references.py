@@ -1,0 +1,255 @@
+"""Read blobs by references, through a catalog and with the rights of its caller, a few megabytes at a time.
+
+References come as data, and whoever wrote the data chose what they name. So nothing in them is taken for a location:
+the table is looked up by name in the reader's own catalog, its version has to be the one that the reference was made
+of, and the column has to be one of blobs. What a reference says of the size decides how many bytes are read and held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+from lance_namespace import LanceNamespace
+from lance_namespace.errors import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    PermissionDeniedError,
+    TableVersionNotFoundError,
+    UnsupportedOperationError,
+)
+
+from lancehouse.connection import Connection
+from lancehouse.identifiers import format_levels, parse_levels
+from lancehouse.jobs.address import PinnedVersion, TableAddress
+from lancehouse.jobs.sources.schemas import blob_field
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.errors import translate_errors
+from lancehouse.schema.blob_references import REFERENCE, is_blob, is_reference, takes_references
+
+Batches = Iterator[pa.RecordBatch]
+
+WINDOW_BYTES = 16 << 20
+"""Bytes of blobs that are read together; a larger blob is read alone."""
+WINDOW_ROWS = 4096
+_LARGEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A reference whose values have the right types, and nothing else is known of them."""
+
+    table: str
+    branch: str | None
+    version: int
+    commit: str
+    column: str
+    row: int
+    size: int | None
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """Parse a reference as a row of Spark, a mapping, or a scalar of Arrow has it.
+
+        Raises:
+            InvalidInputError: it is none.
+        """
+        given = value.as_py() if isinstance(value, pa.Scalar) else value
+        given = given.asDict() if hasattr(given, "asDict") else given
+        if not isinstance(given, Mapping) or given.keys() != {each.name for each in REFERENCE}:
+            raise InvalidInputError(
+                "this is no reference to a blob: a value of a column that was read with blobs='reference' is one"
+            )
+        for each in REFERENCE:
+            is_right = isinstance(given[each.name], str if each.type == pa.string() else int)
+            if not is_right and (given[each.name] is not None or each.name not in ("branch", "size")):
+                raise InvalidInputError(f"a reference to a blob has {each.name} {given[each.name]!r}")
+        found = cls(**{each.name: given[each.name] for each in REFERENCE})
+        for name in ("version", "row", "size"):
+            if not 0 <= (getattr(found, name) or 0) <= _LARGEST:
+                raise InvalidInputError(f"a reference to a blob has {name} {getattr(found, name)}")
+        return found
+
+    @property
+    def source(self) -> tuple[str, str | None, int, str]:
+        """What names the version."""
+        return self.table, self.branch, self.version, self.commit
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencedBlobs:
+    """Reads blobs by references, through one catalog; can be sent to tasks, with the properties of the connection.
+
+    Args:
+        connection: the catalog in which tables are looked up.
+        tables: ids of the tables whose blobs may be read; None for all that the catalog lets its caller read.
+    """
+
+    connection: Connection | LanceNamespace | None = field(repr=False)
+    tables: frozenset[tuple[str, ...]] | None = None
+    job: str = field(default_factory=lambda: uuid4().hex, repr=False)
+
+    def open(self, reference: Any) -> lance.BlobFile | None:
+        """Open a blob as a file: `read`, `seek` and `read_range` fetch what they are asked for, not the whole.
+
+        Args:
+            reference: a value of a column of references: a row of Spark, a dict, or a scalar of Arrow.
+
+        Returns:
+            The file; None if the reference, or the blob, is null.
+
+        Raises:
+            InvalidInputError: it is no reference, or names no blob.
+            TableNotFoundError, PermissionDeniedError: this catalog has no such table, or does not let its caller read
+                it.
+            TableVersionNotFoundError: the version of the reference was cleaned up.
+            ConcurrentModificationError: the version is not the one that the reference was made of.
+        """
+        if reference is None or (isinstance(reference, pa.Scalar) and not reference.is_valid):
+            return None
+        wanted = _Reference.parse(reference)
+        return self._call(wanted, lambda dataset: dataset.take_blobs(wanted.column, addresses=[wanted.row])[0])
+
+    def read(self, references: Any) -> pa.Array[Any]:
+        """Return the bytes of an array of references, all at once; null for null.
+
+        Args:
+            references: an array of Arrow, or a sequence of what `open` takes.
+
+        Raises:
+            LanceNamespaceError: see `open`.
+        """
+        return self._read(self._measure(references))
+
+    def fill(self, batches: Batches, places: Sequence[int]) -> Batches:
+        """Replace references by bytes in batches, which are split so that few megabytes are held at once.
+
+        Args:
+            batches: rows.
+            places: positions of the columns of references.
+
+        Raises:
+            LanceNamespaceError: see `open`.
+        """
+        for batch in batches:
+            parsed = {place: self._measure(batch.column(place)) for place in places}
+            sizes = [sum(each.size or 0 for each in row if each) for row in zip(*parsed.values(), strict=True)]
+            for part in _split_by_size(sizes):
+                arrays = [
+                    self._read(parsed[place][part]) if place in parsed else column[part]
+                    for place, column in enumerate(batch.columns)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+    def _measure(self, references: Any) -> list[_Reference | None]:
+        """Parse references; the sizes of blobs whose references tell none are asked for."""
+        values = references.to_pylist() if isinstance(references, pa.Array | pa.ChunkedArray) else references
+        parsed = [None if each is None else _Reference.parse(each) for each in values]
+        for place, each in enumerate(parsed):
+            if each is not None and each.size is None:
+                opened = self.open(values[place])
+                size = 0 if opened is None else opened.size()
+                parsed[place] = _Reference(*each.source, each.column, each.row, size)
+        return parsed
+
+    def _read(self, references: Sequence[_Reference | None]) -> pa.Array[Any]:
+        groups: dict[tuple[object, ...], dict[_Reference, None]] = {}
+        for each in references:
+            if each is not None:
+                groups.setdefault((each.source, each.column), {})[each] = None
+        found: dict[_Reference, bytes | None] = {}
+        for group in groups.values():
+            found.update(self._read_group(sorted(group, key=lambda each: each.row)))
+        return pa.array([None if each is None else found[each] for each in references], pa.large_binary())
+
+    def _read_group(self, references: Sequence[_Reference]) -> Iterator[tuple[_Reference, bytes | None]]:
+        """Read blobs of one column of a version; neighbours in a file are read with one request."""
+        first = references[0]
+        ranges = [(each.row, 0, each.size or 0) for each in references]
+        found = self._call(
+            first,
+            lambda dataset: dataset.read_blob_ranges(first.column, ranges, selector="addresses", preserve_order=True),
+        )
+        return zip(references, (data for _, _, data in found), strict=True)
+
+    def _call(self, reference: _Reference, call: Callable[[lance.LanceDataset], Any]) -> Any:
+        """Call a function with the version of a reference, after checking that it has such a column of blobs."""
+        table, dataset = self._open_version(reference)
+        if not _has_blobs_at(dataset.schema, reference.column.split(".")):
+            raise InvalidInputError(
+                f"{table} has no column of blobs called {reference.column!r}, which a reference to a blob names"
+            )
+        try:
+            with translate_errors(table, table.storage_options):
+                return call(dataset)
+        except (InvalidInputError, UnsupportedOperationError) as error:
+            raise InvalidInputError(
+                f"{table} has no blob in column {reference.column} as a reference names it: {error}"
+            ) from error
+
+    def _open_version(self, reference: _Reference) -> tuple[TableRef, lance.LanceDataset]:
+        if not (levels := parse_levels(reference.table)):
+            raise InvalidInputError("a reference to a blob has no table")
+        if self.connection is None:
+            raise InvalidInputError(
+                f"a reference to a blob names table {reference.table} of a catalog, and is read through one: write to "
+                "a table of a catalog, or read the blobs first, with read_blobs"
+            )
+        if self.tables is not None and levels not in self.tables:
+            allowed = ", ".join(sorted(map(format_levels, self.tables)))
+            raise PermissionDeniedError(
+                f"a reference to a blob names table {reference.table}, and only those of {allowed} may be read"
+            )
+        pinned = PinnedVersion(
+            TableAddress(self.connection, levels), reference.version, reference.branch, self.job, reference.commit
+        )
+        try:
+            return pinned.open()
+        except TableVersionNotFoundError as error:
+            raise TableVersionNotFoundError(
+                f"table {reference.table} has no version {reference.version} any more, which a reference to a blob "
+                "names: it was cleaned up. Read the table again; a tag keeps a version as long as references to it are "
+                "needed"
+            ) from error
+        except ConcurrentModificationError as error:
+            raise ConcurrentModificationError(
+                f"version {reference.version} of table {reference.table} is not the one that a reference to a blob was "
+                "made of: the table was dropped and made anew, or the reference is of another catalog"
+            ) from error
+
+
+def _has_blobs_at(fields: Any, steps: Sequence[str]) -> bool:
+    """Return whether there is a column of blobs at a path through structs."""
+    found = next((each for each in fields if each.name == steps[0]), None)
+    if found is None or len(steps) == 1:
+        return found is not None and is_blob(found)
+    return isinstance(found.type, pa.StructType) and _has_blobs_at(found.type, steps[1:])
+
+
+def _split_by_size(sizes: Sequence[int]) -> Iterator[slice]:
+    """Split rows into windows whose blobs are read together."""
+    first = held = 0
+    for place, size in enumerate(sizes):
+        if place > first and (held + size > WINDOW_BYTES or place - first == WINDOW_ROWS):
+            yield slice(first, place)
+            first, held = place, 0
+        held += size
+    if first < len(sizes):
+        yield slice(first, len(sizes))
+
+
+def with_blobs(schema: pa.Schema, before: pa.Schema | None = None) -> pa.Schema:
+    """Return the columns of a new table: blobs in place of references, as the table had them before, if it had."""
+    fields = []
+    for column in schema:
+        if not is_reference(column.type):
+            fields.append(column)
+        elif before is not None and column.name in before.names and takes_references(before.field(column.name)):
+            fields.append(before.field(column.name))
+        else:
+            fields.append(blob_field(column.name))
+    return pa.schema(fields)
