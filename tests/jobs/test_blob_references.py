@@ -33,7 +33,7 @@ from lancehouse.schema.blob_references import REFERENCE, is_reference
 BLOBS = [b"first", None, b"", b"x" * 100_000, b"y" * 300_000, b"deleted", b"last"]
 """Kept in the data file, packed with others; null, empty, and of a row that is deleted."""
 LEFT = {number: blob for number, blob in enumerate(BLOBS) if number != 5}
-OLD = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+OLD: pa.Field[Any] = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
 
 
 def write(path: Path, storage: str = "2.2", blobs: list[bytes | None] = BLOBS) -> lance.LanceDataset:
@@ -61,8 +61,9 @@ def refer(connection: Connection, table: str = "t", **scan: Any) -> pa.Table:
 
 
 def good_reference(connection: Connection) -> dict[str, Any]:
-    [value] = refer(connection, columns=("image",), filter="id = 4")["image"].to_pylist()
-    return dict(value)
+    [row] = refer(connection, columns=("image",), filter="id = 4").to_pylist()
+    found: dict[str, Any] = row["image"]
+    return found
 
 
 @pytest.mark.parametrize("storage", ["2.1", "2.2"])
@@ -81,7 +82,8 @@ def test_scans_and_reads(connection: Connection, tmp_path: Path, storage: str) -
     blobs = pickle.loads(pickle.dumps(ReferencedBlobs(connection)))
     whole = list(LEFT.values())
     assert blobs.read(rows["image"].combine_chunks()).to_pylist() == whole
-    assert blobs.read(rows["more"].combine_chunks().field("image")).to_pylist() == whole
+    inside: Any = rows["more"].combine_chunks()
+    assert blobs.read(inside.field("image")).to_pylist() == whole
     shuffled = rows.take([4, 0, 4, 3, 2, 1, 4])["image"].combine_chunks()
     assert blobs.read(shuffled).to_pylist() == [whole[at] for at in (4, 0, 4, 3, 2, 1, 4)]
     flat = refer(connection, columns=("more.image", "id"), filter="id > 3")
@@ -133,7 +135,7 @@ def test_external_blobs_whose_size_lance_does_not_know(connection: Connection, t
         data_storage_version="2.2",
         allow_external_blob_outside_bases=True,
     )
-    rows = refer(connection)["b"].combine_chunks()
+    rows: Any = refer(connection)["b"].combine_chunks()
     assert rows.field("size").to_pylist() == [None, 3]
     assert ReferencedBlobs(connection).read(rows).to_pylist() == [b"0123456789", b"234"]
 

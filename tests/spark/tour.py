@@ -41,6 +41,7 @@ def tour(spark: SparkSession, properties: dict[str, str], levels: list[str], fol
     _ingest(cat, trips, Path(folder))
     _run_pipeline(spark, cat, [*levels, "piped"], properties, Path(folder))
     _run_statements(cat, levels)
+    _refer_to_blobs(spark, cat, levels)
     _check_refusals(spark, cat, docs)
     assert sorted(cat.register_views(levels)) == ["docs", "piped", "trips"]
     [[count]] = spark.sql("SELECT count(*) FROM docs JOIN trips USING (id)").collect()
@@ -186,6 +187,22 @@ def _run_pipeline(
         assert report.has_passed, report.failures
     assert cat.count(piped, "twice = id * 2") == 400
     assert cat.read(piped, tag="checked").count() == 400
+
+
+def _refer_to_blobs(spark: SparkSession, cat: LanceCatalog, levels: list[str]) -> None:
+    """Blobs that stay where they are while their references are joined, until tasks read or write them."""
+    images, copy = [*levels, "images"], [*levels, "image_copy"]
+    cat.use(levels)
+    cat.sql("CREATE TABLE images (id BIGINT, image BINARY) TBLPROPERTIES ('image.lance.encoding' = 'blob')")
+    cat.append(spark.range(20).selectExpr("id", "encode(repeat(id, 50000), 'UTF-8') AS image"), images)
+    joined = spark.range(5, 30).join(cat.read(images, blobs="reference"), "id")
+    assert joined.selectExpr("sum(image.size)").first()[0] == 50000 * 5 + 100000 * 10
+    read = {row.id: bytes(row.image) for row in cat.read_blobs(joined, "image").collect()}
+    assert read == {number: str(number).encode() * 50000 for number in range(5, 20)}
+    cat.create(joined, copy)
+    assert {row.id: bytes(row.image) for row in cat.read(copy).collect()} == read
+    cat.drop(images)
+    cat.drop(copy)
 
 
 def _run_statements(cat: LanceCatalog, levels: list[str]) -> None:

@@ -20,7 +20,6 @@ from lance_namespace.errors import (
     InvalidInputError,
     PermissionDeniedError,
     TableVersionNotFoundError,
-    UnsupportedOperationError,
 )
 
 from lancehouse.connection import Connection
@@ -186,7 +185,7 @@ class ReferencedBlobs:
         try:
             with translate_errors(table, table.storage_options):
                 return call(dataset)
-        except (InvalidInputError, UnsupportedOperationError) as error:
+        except InvalidInputError as error:
             raise InvalidInputError(
                 f"{table} has no blob in column {reference.column} as a reference names it: {error}"
             ) from error

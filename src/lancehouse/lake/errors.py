@@ -102,6 +102,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         (r"does not match index column size|Metric .* not supported|can't set tokenizer", InvalidInputError),
         (r"(index|Vector|Query) column .* must (be|have) ", InvalidInputError),
         (r"Invalid field path '|Error parsing Path |embedded null byte|\bNulError\(", InvalidInputError),
+        (r"operation that includes row addresses must not target deleted rows", InvalidInputError),
         (r"^Not supported: Nested column references", UnsupportedOperationError),
         (r"is referenced by .* versions|tagged version\(s\) have been marked", InvalidInputError),
         # Commits
