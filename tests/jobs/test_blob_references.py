@@ -25,10 +25,11 @@ from lance_namespace.errors import (
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, blob_references
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.blob_references import ReferencedBlobs
+from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector
-from lancehouse.schema.blob_references import REFERENCE, is_reference
+from lancehouse.schema.blob_references import REFERENCE, is_reference, with_bytes
+from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
 
 BLOBS = [b"first", None, b"", b"x" * 100_000, b"y" * 300_000, b"deleted", b"last"]
 """Kept in the data file, packed with others; null, empty, and of a row that is deleted."""
@@ -107,11 +108,11 @@ def test_few_bytes_are_held_at_once(connection: Connection, tmp_path: Path, monk
     write(tmp_path / "t.lance")
     rows = refer(connection, columns=("id", "image")).combine_chunks()
     monkeypatch.setattr(blob_references, "WINDOW_BYTES", 200_000)
-    parts = list(ReferencedBlobs(connection).fill(iter(rows.to_batches()), [1]))
+    parts = list(ReferencedBlobs(connection).fill(iter(rows.to_batches()), [(1,)]))
     assert [part.column(0).to_pylist() for part in parts] == [[0, 1, 2, 3], [4], [6]]
     assert [blob for part in parts for blob in part.column(1).to_pylist()] == list(LEFT.values())
     monkeypatch.setattr(blob_references, "WINDOW_ROWS", 2)
-    parts = list(ReferencedBlobs(connection).fill(iter(rows.to_batches()), [1]))
+    parts = list(ReferencedBlobs(connection).fill(iter(rows.to_batches()), [(1,)]))
     assert [part.num_rows for part in parts] == [2, 2, 1, 1]
 
 
@@ -200,6 +201,21 @@ def test_a_version_that_was_cleaned_up_and_a_table_made_anew(connection: Connect
     write(tmp_path / "t.lance")
     with pytest.raises(ConcurrentModificationError, match="dropped and made anew, or the reference is of another"):
         ReferencedBlobs(connection).read([good])
+
+
+def test_rows_of_spark_with_references_in_structs(connection: Connection, tmp_path: Path) -> None:
+    dataset, rows = write(tmp_path / "t.lance"), refer(connection).combine_chunks()
+    struct = to_spark_rows(rows.schema).struct
+    incoming = from_spark_rows(struct, dataset.schema)
+    assert incoming.references == [(1,), (2, 1)]
+    filled = ReferencedBlobs(connection).fill(iter(rows.to_batches()), incoming.references)
+    batches = [incoming.convert_batch(batch) for batch in filled]
+    schema = with_blobs(rows.schema)
+    assert with_bytes(rows.schema, schema).field("more").type.field("image").type == pa.large_binary()
+    assert with_blobs(rows.schema, dataset.schema) == dataset.schema
+    made = lance.write_dataset(pa.Table.from_batches(batches), tmp_path / "copy.lance", data_storage_version="2.2")
+    expected = dataset.scanner(blob_handling="all_binary").to_table().to_pylist()
+    assert made.scanner(blob_handling="all_binary").to_table().to_pylist() == expected
 
 
 def test_ingest_stores_the_bytes(connection: Connection, tmp_path: Path) -> None:

@@ -258,6 +258,11 @@ def test_blobs_are_binaries_to_steps_and_blobs_again(spark: Any, place: Pipeline
         assert place.table(name).take_blobs("image", [0])[0].readall()[1:4] == b"PNG"
     place.pipeline(source={"table": "a"}, steps=[embed], sink={"table": "c"}).run(spark)
     assert place.table("c").take_blobs("image", [0])[0].readall()[1:4] == b"PNG"
+    source = {"table": "a", "blobs": "reference"}
+    for name, steps in (("d", [{"where": "size = 17"}]), ("e", [{"sql": "SELECT *, image.size AS n FROM input"}])):
+        place.pipeline(source=source, steps=steps, sink={"table": name}).run(spark)
+        assert place.table(name).take_blobs("image", [0])[0].readall()[1:4] == b"PNG"
+    assert place.table("e").to_table(["n"]).to_pylist() == [{"n": 17}]
 
 
 def test_a_dry_run_writes_nothing(spark: Any, place: PipelineFolder) -> None:

@@ -7,8 +7,9 @@ of, and the column has to be one of blobs. What a reference says of the size dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.sources.schemas import blob_field
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.schema.blob_references import REFERENCE, is_blob, is_reference, takes_references
+from lancehouse.schema.blob_references import REFERENCE, Place, is_blob, is_reference, takes_references
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -36,6 +37,8 @@ WINDOW_BYTES = 16 << 20
 """Bytes of blobs that are read together; a larger blob is read alone."""
 WINDOW_ROWS = 4096
 _LARGEST = (1 << 63) - 1
+_untyped: Any = pa
+"""pyarrow, for arguments that its type stubs lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,9 @@ class ReferencedBlobs:
         tables: ids of the tables whose blobs may be read; None for all that the catalog lets its caller read.
     """
 
-    connection: Connection | LanceNamespace | None = field(repr=False)
+    connection: Connection | LanceNamespace | None = dataclasses.field(repr=False)
     tables: frozenset[tuple[str, ...]] | None = None
-    job: str = field(default_factory=lambda: uuid4().hex, repr=False)
+    job: str = dataclasses.field(default_factory=lambda: uuid4().hex, repr=False)
 
     def open(self, reference: Any) -> lance.BlobFile | None:
         """Open a blob as a file: `read`, `seek` and `read_range` fetch what they are asked for, not the whole.
@@ -124,25 +127,33 @@ class ReferencedBlobs:
         """
         return self._read(self._measure(references))
 
-    def fill(self, batches: Batches, places: Sequence[int]) -> Batches:
+    def fill(self, batches: Batches, places: Sequence[Place]) -> Batches:
         """Replace references by bytes in batches, which are split so that few megabytes are held at once.
 
         Args:
             batches: rows.
-            places: positions of the columns of references.
+            places: where the references are.
 
         Raises:
             LanceNamespaceError: see `open`.
         """
         for batch in batches:
-            parsed = {place: self._measure(batch.column(place)) for place in places}
+            parsed = {place: self._measure(_pick(batch.columns, place)) for place in places}
             sizes = [sum(each.size or 0 for each in row if each) for row in zip(*parsed.values(), strict=True)]
             for part in _split_by_size(sizes):
-                arrays = [
-                    self._read(parsed[place][part]) if place in parsed else column[part]
-                    for place, column in enumerate(batch.columns)
-                ]
+                wanted = {place: references[part] for place, references in parsed.items()}
+                arrays = [self._fill_array(array[part], (at,), wanted) for at, array in enumerate(batch.columns)]
                 yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+    def _fill_array(self, array: Any, at: Place, wanted: Mapping[Place, Sequence[_Reference | None]]) -> Any:
+        if at in wanted:
+            return self._read(wanted[at])
+        if not any(place[: len(at)] == at for place in wanted):
+            return array
+        children = [self._fill_array(child, (*at, number), wanted) for number, child in enumerate(array.flatten())]
+        fields = [pa.field(old.name, new.type) for old, new in zip(array.type, children, strict=True)]
+        mask = array.is_null() if array.null_count else None
+        return _untyped.StructArray.from_arrays(children, fields=fields, mask=mask)
 
     def _measure(self, references: Any) -> list[_Reference | None]:
         """Parse references; the sizes of blobs whose references tell none are asked for."""
@@ -221,6 +232,12 @@ class ReferencedBlobs:
             ) from error
 
 
+def _pick(arrays: Sequence[Any], place: Place) -> Any:
+    """Return the array at a place; a field is null where its struct is."""
+    first, *rest = place
+    return _pick(arrays[first].flatten(), tuple(rest)) if rest else arrays[first]
+
+
 def _has_blobs_at(fields: Any, steps: Sequence[str]) -> bool:
     """Return whether there is a column of blobs at a path through structs."""
     found = next((each for each in fields if each.name == steps[0]), None)
@@ -243,12 +260,19 @@ def _split_by_size(sizes: Sequence[int]) -> Iterator[slice]:
 
 def with_blobs(schema: pa.Schema, before: pa.Schema | None = None) -> pa.Schema:
     """Return the columns of a new table: blobs in place of references, as the table had them before, if it had."""
-    fields = []
-    for column in schema:
-        if not is_reference(column.type):
-            fields.append(column)
-        elif before is not None and column.name in before.names and takes_references(before.field(column.name)):
-            fields.append(before.field(column.name))
+    return pa.schema(_with_blobs(schema, before or ()))
+
+
+def _with_blobs(fields: Iterable[pa.Field[Any]], before: Iterable[pa.Field[Any]]) -> list[pa.Field[Any]]:
+    known = {each.name: each for each in before}
+    changed = []
+    for field in fields:
+        old = known.get(field.name)
+        if is_reference(field.type):
+            changed.append(old if old is not None and takes_references(old) else blob_field(field.name))
+        elif isinstance(field.type, pa.StructType) and not is_blob(field):
+            within = old.type if old is not None and isinstance(old.type, pa.StructType) else ()
+            changed.append(field.with_type(pa.struct(_with_blobs(field.type, within))))
         else:
-            fields.append(blob_field(column.name))
-    return pa.schema(fields)
+            changed.append(field)
+    return changed

@@ -48,7 +48,7 @@ from lancehouse.lake.commits import (
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import empty_dataset
 from lancehouse.modes import parse_choice
-from lancehouse.schema.blob_references import find_references
+from lancehouse.schema.blob_references import find_references, with_bytes
 from lancehouse.schema.walk import check_types, nullable_hint
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class IngestTask:
         table, at = self.job.to_ref(), self.job.write_location()
         counter = _RowCounter()
         incoming = self.source if self.transform is None else self.transform.schema
-        references = find_references(incoming, self.target)
+        references = {incoming.names[first] for first, *_ in find_references(incoming, self.target)}
         if self.transform is None:
             columns = [field for field in self.target if field.name in self.source.names]
             source_schema = pa.schema(
@@ -231,7 +231,7 @@ class IngestTask:
             read = self.transform.batches(counter.count(unit.batches(self.source)))
             label = "the rows after the steps"
         if references:
-            read = self._read_blobs(read, references)
+            read = self._read_blobs(read)
         batches = (conform(batch, self.target, (), label) for batch in read)
         rows = pa.RecordBatchReader.from_batches(self.target, batches)
         pieces = write_uncommitted(table, at, rows, mode=self.mode, layout=self.how.layout)
@@ -239,10 +239,10 @@ class IngestTask:
         self.job.record_or_discard(unit.key, done, pieces)
         return [json.dumps(done)]
 
-    def _read_blobs(self, batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read_blobs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blobs = ReferencedBlobs(self.job.address.connection, job=self.job.id)
         for batch in batches:
-            yield from blobs.fill(iter([batch]), [batch.schema.names.index(name) for name in columns])
+            yield from blobs.fill(iter([batch]), find_references(batch.schema, self.target))
 
 
 def _list_earlier(request: IngestRequest) -> list[JobProgress]:
@@ -332,9 +332,7 @@ def _require_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) 
 
 def _require_types_fit(address: TableAddress, incoming: pa.Schema, schema: pa.Schema) -> None:
     _require_fit(address, incoming, schema)
-    references = find_references(incoming, schema)
-    plain = pa.schema([each.with_type(pa.large_binary()) if each.name in references else each for each in incoming])
-    conform(pa.RecordBatch.from_pylist([], plain), schema, (), "the source")
+    conform(pa.RecordBatch.from_pylist([], with_bytes(incoming, schema)), schema, (), "the source")
 
 
 def _read_recorded(job: Job, request: IngestRequest) -> dict[str, Any]:

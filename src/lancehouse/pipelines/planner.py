@@ -438,14 +438,15 @@ class TableUnit(Unit):
 def _open_table(address: TableAddress, part: SourcePart, parallelism: int) -> IngestSource:
     pinned = PinnedVersion.resolve(address, VersionSelector(part.version, part.tag))
     table, dataset = pinned.open()
-    scan = Scan(part.columns, part.filter)
+    scan = Scan(part.columns, part.filter, blobs=part.blobs or "bytes")
     if any("." in name for name in part.columns or ()):
         raise TableSchemaValidationError(f"{table}: columns are whole ones here; take a field in a step select")
     full_schema = dataset.schema
-    scanned_schema = scan.schema(table, dataset)  # in which blobs are binaries, as a scan reads them
-    schema = pa.schema(
-        [full_schema.field(each.name) if has_blobs(full_schema.field(each.name)) else each for each in scanned_schema]
-    )
+    schema = scan.schema(table, dataset)
+    if scan.blobs == "bytes":  # which are binaries to a scan
+        schema = pa.schema(
+            [full_schema.field(each.name) if has_blobs(full_schema.field(each.name)) else each for each in schema]
+        )
     where = f"{address} {pinned.branch or ''} version {pinned.version} {part.filter} {part.columns}"
     units: list[Unit] = [
         TableUnit(pinned, scan, tuple(parts), f"{where} {parts}")

@@ -254,6 +254,7 @@ class SourcePart(SpecPart):
     version: PositiveInt | None = None
     tag: Word | None = None
     columns: Names | None = None
+    blobs: Literal["bytes", "reference"] | None = None
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -261,13 +262,17 @@ class SourcePart(SpecPart):
         keys = {
             "files": ("format", "options"),
             "iceberg": ("properties",),
-            "table": ("catalog", "filter", "version", "tag"),
+            "table": ("catalog", "filter", "version", "tag", "blobs"),
         }
         for other, names in keys.items():
             if other != kind:
                 _refuse_without(self, other, *names)
         if self.version is not None and self.tag is not None:
             raise PydanticCustomError("wrong", "needs version or tag, not both")
+        if self.blobs == "reference" and self.catalog is not None:
+            raise PydanticCustomError(
+                "wrong", "takes blobs: reference only of the catalog that the sink is in, which reads the references"
+            )
         return self
 
     @property

@@ -27,6 +27,7 @@ from lancehouse.documents import Loc, Problems
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs import index_building
 from lancehouse.jobs.address import PinnedVersion, TableAddress, get_client
+from lancehouse.jobs.blob_references import with_blobs
 from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.index_building import check_buildable
@@ -38,6 +39,7 @@ from lancehouse.lake.row_changes import ADDRESS, ROW
 from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, empty_dataset, split_fragments
 from lancehouse.pipelines.arrow_steps import to_blob_schema
 from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkPart
+from lancehouse.schema.blob_references import with_bytes
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_rows import from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability
@@ -196,7 +198,8 @@ def _new_schema(schema: pa.Schema, sink: SinkPart, before: pa.Schema | None) -> 
         for field in before or ()
         if isinstance(field.type, pa.FixedSizeListType) and _is_list(schema, field.name)
     }
-    schema_with_vectors = with_vectors(to_blob_schema(schema), {**vector_sizes, **sink.vector_columns})
+    new = with_blobs(to_blob_schema(schema), before)
+    schema_with_vectors = with_vectors(new, {**vector_sizes, **sink.vector_columns})
     return relax_nullability(schema_with_vectors) if sink.nullable else schema_with_vectors
 
 
@@ -212,7 +215,8 @@ def _require_fit(address: TableAddress, schema: pa.Schema, target: pa.Schema, st
     if struct is not None:
         from_spark_rows(struct, target)
     else:
-        conform(pa.RecordBatch.from_pylist([], schema), target, (), "the rows after the steps")
+        rows = pa.RecordBatch.from_pylist([], with_bytes(schema, target))
+        conform(rows, target, (), "the rows after the steps")
 
 
 def _require_all_columns(address: TableAddress, schema: pa.Schema, target: pa.Schema) -> None:

@@ -6,7 +6,7 @@ connection of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,9 @@ blob that is a whole file.
 """
 ENCODING = "lance-encoding:blob"
 """Key of field metadata by which Lance stores binaries as blobs."""
+
+Place = tuple[int, ...]
+"""Position of a column, and of fields of structs in it."""
 
 _SPARK = {field.name: "string" if field.type == pa.string() else "long" for field in REFERENCE}
 
@@ -66,7 +69,41 @@ def takes_references(column: pa.Field[Any]) -> bool:
     return is_blob(column) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
 
 
-def find_references(incoming: pa.Schema, target: pa.Schema) -> list[str]:
-    """Return the columns whose references are replaced by bytes when rows are written to a table."""
-    known = [each.name for each in incoming if is_reference(each.type) and each.name in target.names]
-    return [name for name in known if takes_references(target.field(name))]
+def find_references(fields: Iterable[Any], target: Iterable[pa.Field[Any]]) -> list[Place]:
+    """Return where references are that are replaced by bytes when rows are written to a table, also in structs.
+
+    Args:
+        fields: of the rows, in Arrow or in the JSON of Spark.
+        target: columns of the table.
+    """
+    known = {each.name: each for each in target}
+    places: list[Place] = []
+    for at, each in enumerate(fields):
+        name, dtype = (each["name"], each["type"]) if isinstance(each, Mapping) else (each.name, each.type)
+        column = known.get(name)
+        if column is None:
+            continue
+        if is_reference(dtype):
+            places += [(at,)] if takes_references(column) else []
+        elif isinstance(column.type, pa.StructType) and not is_blob(column):
+            inside = dtype if isinstance(dtype, pa.StructType) else isinstance(dtype, Mapping) and dtype.get("fields")
+            places += [(at, *place) for place in find_references(inside or (), column.type)]
+    return places
+
+
+def with_bytes(schema: pa.Schema, target: pa.Schema) -> pa.Schema:
+    """Return the columns of rows after their references to blobs were replaced by bytes, see `find_references`."""
+    return pa.schema(_with_bytes(schema, find_references(schema, target)))
+
+
+def _with_bytes(fields: Iterable[pa.Field[Any]], places: Sequence[Place]) -> list[pa.Field[Any]]:
+    changed: list[pa.Field[Any]] = []
+    for at, field in enumerate(fields):
+        inside = [place[1:] for place in places if place[0] == at]
+        if () in inside:
+            changed.append(pa.field(field.name, pa.large_binary(), field.nullable))
+        elif inside and isinstance(field.type, pa.StructType):
+            changed.append(field.with_type(pa.struct(_with_bytes(field.type, inside))))
+        else:
+            changed.append(field)
+    return changed

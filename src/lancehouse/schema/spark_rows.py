@@ -36,7 +36,7 @@ from lancehouse.schema.array_conversion import (
     to_small_offsets,
     to_storage,
 )
-from lancehouse.schema.blob_references import is_reference, takes_references
+from lancehouse.schema.blob_references import Place, find_references
 from lancehouse.schema.spark import SparkType, exchange_type, from_spark_name, to_ddl, to_spark
 from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, FoldedField, Node, Path, fold, narrow_decimal, nullable_hint
 
@@ -185,8 +185,8 @@ class SparkToLance:
     struct: Mapping[str, Any]
     schema: pa.Schema
     """Schema of the table."""
-    references: Sequence[int]
-    """Positions of columns with references to blobs, which whoever converts batches replaces by bytes before."""
+    references: Sequence[Place]
+    """Columns and fields of structs with references to blobs, which are replaced by bytes before batches come here."""
     _columns: Sequence[_FieldConverter]
 
     def __reduce__(self) -> tuple[Callable[..., SparkToLance], tuple[Mapping[str, Any], pa.Schema]]:
@@ -213,9 +213,8 @@ def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLanc
         TableSchemaValidationError: columns are not in the table, cannot be converted, or are missing and not nullable;
             the message names all of them.
     """
-    references = _find_references(struct, target)
-    fields = [{**each, "type": "binary"} if at in references else each for at, each in enumerate(struct["fields"])]
-    fitting = _FitVisitor({"fields": fields})
+    references = find_references(struct["fields"], target)
+    fitting = _FitVisitor({"fields": _with_binaries(struct["fields"], references)})
     fitting.match_fields((), struct["fields"], target)
     folded = fold(target, fitting)
     if fitting.problems:
@@ -224,10 +223,19 @@ def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLanc
     return SparkToLance(struct, target, references, converters)
 
 
-def _find_references(struct: Mapping[str, Any], target: pa.Schema) -> list[int]:
-    """Return the positions of the columns whose references are replaced by bytes when they are written."""
-    known = {each.name for each in target if takes_references(each)}
-    return [at for at, each in enumerate(struct["fields"]) if each["name"] in known and is_reference(each["type"])]
+def _with_binaries(fields: Sequence[Mapping[str, Any]], places: Sequence[Place]) -> list[Mapping[str, Any]]:
+    """Return fields of a StructType with binaries in place of references."""
+    changed: list[Mapping[str, Any]] = []
+    for at, field in enumerate(fields):
+        inside = [place[1:] for place in places if place[0] == at]
+        if () in inside:
+            changed.append({**field, "type": "binary"})
+        elif inside:
+            within = _with_binaries(field["type"]["fields"], inside)
+            changed.append({**field, "type": {**field["type"], "fields": within}})
+        else:
+            changed.append(field)
+    return changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ class ChangeTasks:
         if not rows.references:
             return batches
         blobs = ReferencedBlobs(self.job.address.connection, job=self.job.id)
-        return blobs.fill(batches, [places[each] for each in rows.references])
+        return blobs.fill(batches, [(places[first], *inside) for first, *inside in rows.references])
 
     def _incoming(self, action: RowAction, schema: pa.Schema) -> tuple[list[int], SparkToLance]:
         """Return the positions of an action's columns in batches of Spark, and what converts them."""

@@ -263,7 +263,7 @@ def read_blobs(frame: DataFrame, columns: Sequence[str], blobs: ReferencedBlobs)
     names = struct.names
 
     def work(batches: Batches) -> Batches:
-        for batch in blobs.fill(batches, places):
+        for batch in blobs.fill(batches, [(place,) for place in places]):
             arrays = [_to_binary(each) if place in places else each for place, each in enumerate(batch.columns)]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
