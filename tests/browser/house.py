@@ -21,7 +21,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from lance.blob import blob_array, blob_field
-from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, LanceNamespace, connect
+from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DropTableRequest, LanceNamespace, connect
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 
@@ -296,6 +296,37 @@ def compute(house: PrincipalClient) -> None:
     jobs.create_materialized_view(views[2], "main.words.texts", columns=["id"])
 
 
+@contextmanager
+def indexed_table(house: Open) -> Iterator[lance.LanceDataset]:
+    """A table with a vector index, `library.archive.measured`, which is gone afterwards."""
+    writer, levels = house.as_("ada"), ("library", "archive", "measured")
+    writer.write(documents(0, 200), *levels, managed=True)
+    dataset = lance.dataset(namespace_client=writer.lance(), table_id=["main", *levels])
+    dataset.create_index("embedding", "IVF_FLAT", num_partitions=4)
+    yield dataset
+    writer.lance().drop_table(DropTableRequest(id=["main", *levels]))
+
+
+def measure_recall(house: Open, name: str) -> pa.Table:
+    """Measure the recall of that table as a principal."""
+    jobs = TableJobs(house.as_(name).connection(managed_by="impl"), LocalEngine(threads=1))
+    measured = jobs.recall("main.library.archive.measured", None, 20, 5, [1, 2, 4], [1, 5])
+    assert isinstance(measured, pa.Table)
+    return measured
+
+
+ODD_INDEX = "<img src=x onerror=alert(1)>"
+ODD_NOTE = json.dumps(
+    {
+        "version": 0,
+        "measured_ms": 2**52 - 1,
+        "k": 2**31 - 1,
+        "queries": 1,
+        "index": "0" * 32,
+        "points": [{"nprobes": 2**31 - 1, "refine_factor": None, "recall": 0.5, "median_ms": 0, "p95_ms": 1e9}],
+    }
+)
+"""A note of measured recall that nobody has measured; with a text for the recall it is none."""
 ODD_VIEW = "<img src=x onerror=alert(1)>&amp; a view with quite a long name"
 
 DECLARED = {"name": "later", "schema": {"type": "struct", "fields": []}, "properties": {"table_type": "lance"}}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 
+import lance
 import pytest
 from playwright.sync_api import expect
 
+from lancehouse.lake.recall_notes import PREFIX
 from tests.browser.conftest import MANY, Opens, until
-from tests.browser.house import ODD_VIEW, Open
+from tests.browser.house import ODD_INDEX, ODD_NOTE, ODD_VIEW, Open, indexed_table, measure_recall
 
 DOCS = "#/table/main/library/docs"
 TREE = "[role=tree]"
@@ -292,6 +295,41 @@ def test_schema_indices_storage_and_details(open_page: Opens) -> None:
     ):
         page.keyboard.press(number)
         expect(page.locator("#panel")).to_contain_text(text)
+
+
+def test_how_well_an_index_finds_rows(open_page: Opens, house: Open) -> None:
+    with indexed_table(house):
+        measure_recall(house, "ada")
+        page = open_page("#/table/main/library/archive/measured?tab=indices")
+        measured = page.locator(".recall")
+        expect(measured).to_have_count(1)
+        expect(measured.get_by_role("heading")).to_have_text("Recall of embedding_idx")
+        expect(measured).to_contain_text(
+            re.compile(r"of the 5 nearest rows a search by this index finds: 20 searches at version \d+,")
+        )
+        expect(measured.locator("tbody tr")).to_have_count(7)
+        expect(measured.locator("tbody tr").first).to_have_text(
+            re.compile(r"^defaultdefault[01]\.\d{3}[\d.]+ ms[\d.]+ ms$")
+        )
+        expect(measured.locator("svg circle")).to_have_count(7)
+        assert page.evaluate("[...document.querySelectorAll('.recall circle')].every((each) => each.getBBox().x >= 0)")
+        expect(measured).to_contain_text("refine_factor 5")
+        expect(measured).not_to_contain_text("older than the index")
+
+
+def test_what_somebody_wrote_as_measured_recall(open_page: Opens, house: Open) -> None:
+    folder = house.folder / "laptop" / "odd.lance"
+    dataset = lance.write_dataset({"a": [1], "b": [1]}, folder)
+    for column, name in (("a", ODD_INDEX), ("b", "b_idx")):
+        dataset.create_scalar_index(column, "BTREE", name=name)
+    dataset.update_config({PREFIX + ODD_INDEX: ODD_NOTE, PREFIX + "b_idx": ODD_NOTE.replace("0.5", '"<b>"')})
+    page = open_page("#/table/laptop/odd?tab=indices")
+    odd = page.locator(".recall")
+    expect(odd).to_have_count(1)
+    expect(odd.get_by_role("heading")).to_have_text(f"Recall of {ODD_INDEX}")
+    expect(odd).to_contain_text("This is older than the index: lancehouse table recall measures it again.")
+    expect(odd.locator("svg circle")).to_have_count(1)
+    shutil.rmtree(folder)
 
 
 TEXTS = "#/table/main/words/texts"

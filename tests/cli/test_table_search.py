@@ -6,6 +6,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance_namespace.errors import PermissionDeniedError
 
 from tests.cli.commands import ConfiguredCatalog, error_text, lines, open_configured
 
@@ -94,7 +95,7 @@ def test_wrong_words(words: list[str], status: int, said: str, request: pytest.F
     assert said in " ".join(error_text(place.run("table", "search", place.write(), *words), status).split())
 
 
-def test_recall(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_recall(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = open_configured("dir", request, tmp_path)
     numbers = np.random.default_rng(1).normal(size=1024).astype("f4")
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(numbers), 2)
@@ -105,6 +106,17 @@ def test_recall(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     drawn = tmp_path / "recall.svg"
     found = place.run_json(*words, "--plot", str(drawn), "--engine", "local")
     assert [(row["nprobes"], row["recall"]) for row in found["rows"]] == [(None, 1.0), (4, 1.0)]
+    assert found["kept"] is True
+    assert place.run_json(*words, "--no-keep", "--engine", "local")["kept"] is False
+
+    def refuse(*_: object) -> int:
+        raise PermissionDeniedError("you may not write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lancehouse.jobs.recall.keep_note", refuse)
+        assert place.run_json(*words, "--engine", "local")["kept"] is False
+        said = " ".join(" ".join(lines(place.run(*words, "--engine", "local"))).split())
+    assert "The measured recall is not kept with the table: you may not write" in said
     assert drawn.read_text().startswith("<svg")
     shown = lines(place.run(*words, "--engine", "local"))
     assert "recall@3 of 5 searches" in " ".join(shown)

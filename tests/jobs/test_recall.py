@@ -14,6 +14,7 @@ from bench.recall import RecallCase
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs
 from lancehouse.jobs.recall import plot_recall
+from lancehouse.lake.recall_notes import MOST_POINTS, digest_index, find_note
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,27 @@ def test_the_row_itself_does_not_count(jobs: TableJobs) -> None:
     """With `k=1`, a search that returned just the row itself would find nothing."""
     [_, exact] = jobs.recall("t", queries=10, k=1, nprobes=[8], refine_factor=[100]).to_pylist()
     assert exact["recall"] == 1.0
+
+
+def test_the_last_measurement_is_kept_with_the_table(jobs: TableJobs) -> None:
+    address = jobs._address("t").to_ref()
+    measured = jobs.recall("t", queries=5, k=2, nprobes=[1, 8], refine_factor=[1])
+    dataset = address.open()
+    [index] = dataset.describe_indices()
+    note = find_note(dataset, index.name)
+    assert note is not None
+    assert (note.version, note.k, note.queries) == (dataset.version - 1, 2, 5)
+    assert [point.model_dump() for point in note.points] == [
+        {name: value if value is None else round(value, 4) for name, value in row.items()}
+        for row in measured.to_pylist()
+    ]
+    assert note.index == digest_index(index)
+    jobs.recall("t", queries=5, k=2, nprobes=[1], refine_factor=[1, 2], keep=False)
+    assert address.open().version == dataset.version
+    jobs.recall("t", queries=2, k=1, nprobes=range(1, 9), refine_factor=range(1, 9))
+    latest = find_note(address.open(), index.name)
+    assert latest is not None
+    assert len(latest.points) == MOST_POINTS
 
 
 @pytest.mark.parametrize(

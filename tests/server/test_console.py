@@ -17,11 +17,12 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancehouse.jobs.recall import RecallNotKeptWarning
 from lancehouse.lake import column_states, storage_layout
 from lancehouse.schema.definitions import ViewDefinition
 from lancehouse.schema.display import BRIEF, WHOLE
 from lancehouse.server.console import lineage, routes, row_pages, rows, tables
-from tests.browser.house import ODD_VIEW, Open, open_house
+from tests.browser.house import ODD_VIEW, Open, indexed_table, measure_recall, open_house
 
 MANY = 2500
 
@@ -599,6 +600,26 @@ def test_indices(ada: Console) -> None:
     assert found["id_idx"]["columns"] == ["id"]
     assert found["id_idx"]["num_unindexed_rows"] == 40
     assert ada.ask_json("indices", *DOCS, version=1)["indices"] == []
+
+
+def test_recall_is_kept_by_those_who_may_write(house: Open) -> None:
+    """And shown to those who may read. What a reader measures is not lost, but not kept."""
+    clerk = Console(house, "clerk")
+
+    def find_recall() -> Any:
+        [index] = clerk.ask_json("indices", "main", "library", "archive", "measured")["indices"]
+        return index["recall"]
+
+    with indexed_table(house) as dataset:
+        with pytest.warns(RecallNotKeptWarning, match=r"not kept with the table: .* clerk is no writer of"):
+            assert measure_recall(house, "clerk").num_rows == 7
+        assert find_recall() is None
+        measured = measure_recall(house, "ada").to_pylist()
+        found = find_recall()
+        assert [found[name] for name in ("version", "k", "queries", "index_has_changed")] == ["2", 5, 20, False]
+        assert [point["nprobes"] for point in found["points"]] == [row["nprobes"] for row in measured]
+        dataset.create_index("embedding", "IVF_FLAT", num_partitions=2, replace=True)
+        assert find_recall()["index_has_changed"] is True
 
 
 # Computed columns and lineage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -145,6 +146,7 @@ RECALL = (
 @click.option("--nprobes", type=COUNT, multiple=True, metavar="N", help="Partitions to search. Repeatable.")
 @click.option("--refine-factor", type=COUNT, multiple=True, metavar="N", help="Compare N times k rows. Repeatable.")
 @click.option("--plot", type=click.Path(dir_okay=False, writable=True), metavar="FILE.svg", help="Draw it, too.")
+@click.option("--keep/--no-keep", default=True, show_default=True, help="Keep it with the table, for the console.")
 @with_work
 def recall(
     table: tuple[str, ...],
@@ -154,6 +156,7 @@ def recall(
     nprobes: tuple[int, ...],
     refine_factor: tuple[int, ...],
     plot: str | None,
+    keep: bool,
     work: JobWork,
 ) -> None:
     """Measure how well and how fast a vector index finds rows.
@@ -161,13 +164,17 @@ def recall(
     Rows that are chosen at random are looked for by their vectors, in this process; the row itself does not count. What
     is truly nearest is found by comparing all rows.
     """
-    from lancehouse.jobs.recall import to_rows
+    from lancehouse.jobs.recall import RecallNotKeptWarning, to_rows
 
     scope = MaintenanceScope(table, ())
     scope.check_exists(work)
     name = work.format_id(table)
     with work.start_jobs(f"measuring {name}", lambda: scope.measure(work)) as catalog:
-        measured = to_rows(catalog.recall(table, column, queries, k, nprobes or None, refine_factor or None, plot))
+        efforts = (nprobes or None, refine_factor or None)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            measured = to_rows(catalog.recall(table, column, queries, k, *efforts, plot, keep))
+    not_kept = [str(each.message) for each in said if issubclass(each.category, RecallNotKeptWarning)]
     shown = [
         {
             "nprobes": row["nprobes"] or "default",
@@ -176,8 +183,8 @@ def recall(
         }
         for row in measured
     ]
-    summary = {"table": name, "queries": queries, "k": k}
-    words = f"{name}: recall@{k} of {queries:,} searches"
+    summary = {"table": name, "queries": queries, "k": k, "kept": keep and not not_kept}
+    words = ". ".join([f"{name}: recall@{k} of {queries:,} searches", *not_kept])
     work.app.output.rows(RECALL, lambda: shown, lambda: measured, summary, words)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.jobs.address import PinnedVersion
 from lancehouse.jobs.engine import Engine
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.nearest_rows import Hits, NearestRows, best_hits
+from lancehouse.lake.recall_notes import MOST_POINTS, RecallNote, RecallPoint, digest_index, keep_note
 from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 from lancehouse.lake.search import ROW, find_vector_index
 from lancehouse.lake.vector_search import METRICS, SearchEffort, VectorSearch, require_count, resolve_vector_column
@@ -140,6 +142,34 @@ def _time_searches(
         others = [row for row in found.column(ROW).to_pylist() if row != own][:k]
         hits, wanted = hits + len(nearest.intersection(others)), wanted + len(nearest)
     return (hits / wanted if wanted else 1.0), times
+
+
+class RecallNotKeptWarning(UserWarning):
+    """A measurement could not be kept with its table."""
+
+
+def keep_recall(pinned: PinnedVersion, column: str | None, queries: int, k: int, measured: pa.Table) -> None:
+    """Keep a measurement with the table, for the console.
+
+    A measurement takes long and is of use without that, so what goes wrong, such as a missing permission, is a warning.
+    """
+    table, dataset = pinned.open()
+    index = find_vector_index(dataset, resolve_vector_column(table, dataset.schema, column))
+    assert index is not None
+    [details] = [each for each in dataset.describe_indices() if each.name == index.name]
+    note = RecallNote(
+        version=pinned.version,
+        measured_ms=time.time_ns() // 1_000_000,
+        k=k,
+        queries=queries,
+        index=digest_index(details),
+        points=tuple(RecallPoint(**row) for row in measured.slice(0, MOST_POINTS).to_pylist()),
+    )
+    try:
+        keep_note(pinned.address.to_ref(), index.name, note)
+    except LanceNamespaceError as error:
+        message = f"The measured recall is not kept with the table: {error}"
+        warnings.warn(message, RecallNotKeptWarning, stacklevel=3)
 
 
 def to_rows(measured: Any) -> list[dict[str, Any]]:

@@ -539,13 +539,15 @@ class TableJobs:
         nprobes: Sequence[int] | None = None,
         refine_factor: Sequence[int] | None = None,
         plot: str | None = None,
+        keep: bool = True,
     ) -> Any:
         """Measure how many of the `k` nearest rows a search by index finds, and how long it takes, by its effort.
 
         Queries are vectors of rows that are chosen at random; the row itself, which any search finds, does not count.
         What is nearest is found by comparing all rows. Searches are timed one at a time in this process. The result
         has a row for the default effort, in which both are null, and for each pair of `nprobes` and `refine_factor`:
-        `recall`, `median_ms` and `p95_ms`.
+        `recall`, `median_ms` and `p95_ms`. It is kept with the table, for the console; a warning says so if it cannot,
+        as when the caller may not write.
 
         Args:
             table: id of the table.
@@ -555,17 +557,20 @@ class TableJobs:
             nprobes: numbers of partitions to search; by default 1, 5, 20, 50, and all if they are 200 at most.
             refine_factor: multiples of `k` that are compared exactly; by default 1, 5 and 20.
             plot: path of an SVG file to write.
+            keep: whether to keep the result with the table, in a version that changes nothing else.
 
         Raises:
             InvalidInputError: the column has no index.
         """
-        named, file = some_text("column", column), some_text("plot", plot)
+        named, file, keeps = some_text("column", column), some_text("plot", plot), check_flag("keep", keep)
         probes, factors = check_numbers("nprobes", nprobes), check_numbers("refine_factor", refine_factor)
         pinned = PinnedVersion.resolve(self._address(table), VersionSelector())
         measured = recall_jobs.measure_recall(self._engine, pinned, named, queries, k, probes, factors)
         if file is not None:
             title = f"{pinned.address}: recall@{k} of {queries} queries"
             Path(file).write_text(recall_jobs.plot_recall(title, measured), "utf-8")
+        if keeps:
+            recall_jobs.keep_recall(pinned, named, queries, k, measured)
         return self._to_frame(measured)
 
     def _to_frame(self, rows: pa.Table) -> Any:

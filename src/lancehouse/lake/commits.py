@@ -33,6 +33,7 @@ from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.lake.recall_notes import changes_notes
 from lancehouse.lake.row_streams import RowSource
 from lancehouse.lake.scans import empty_dataset, field_ids
 from lancehouse.lake.versions import find_transaction
@@ -669,8 +670,12 @@ def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: 
             return bool(fields)
         case lance.LanceOperation.Update(removed_fragment_ids=[], new_fragments=[], fields_modified=modified):
             return bool(modified) and fields.issuperset(modified)
-        case lance.LanceOperation.UpdateConfig() as update:
-            others = (update.config_updates, update.table_metadata_updates, update.schema_metadata_updates)
+        case lance.LanceOperation.UpdateConfig(config_updates=config) as update:
+            others = (
+                config and not changes_notes(config),
+                update.table_metadata_updates,
+                update.schema_metadata_updates,
+            )
             return not any(others) and fields.issuperset(update.field_metadata_updates or ())
     return False
 

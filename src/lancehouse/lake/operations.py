@@ -137,7 +137,7 @@ class IndexOperations(LanceNamespace):
             )
             rows = dataset.count_rows()
         return ListTableIndicesResponse(
-            indexes=[_to_index_content(index, rows) for index in index_page.items.values()], page_token=index_page.token
+            indexes=[to_index_content(index, rows) for index in index_page.items.values()], page_token=index_page.token
         )
 
     def describe_table_index_stats(self, request: DescribeTableIndexStatsRequest) -> DescribeTableIndexStatsResponse:
@@ -206,7 +206,8 @@ def default_sub_vectors(dtype: pa.DataType) -> int:
     return next((dimension // size for size in (16, 8) if dimension and dimension % size == 0), 1)
 
 
-def _to_index_content(index: Any, rows: int) -> IndexContent:
+def to_index_content(index: Any, rows: int) -> IndexContent:
+    """Return an index, as pylance describes it, as the Lance interface does; the table has so many rows."""
     first = index.segments[0]
     return IndexContent(
         index_name=index.name,

@@ -15,6 +15,7 @@ from lance_namespace.errors import TableVersionNotFoundError
 from lancehouse.lake.commits import MESSAGE
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.recall_notes import changes_notes
 from lancehouse.lake.versions import find_recorded_transaction, operation_name, to_millis
 from lancehouse.schema.definitions import COMPUTED, VIEW, definitions
 
@@ -100,6 +101,8 @@ def _describe_definitions(dataset: lance.LanceDataset, transaction: lance.Transa
             ids = {field.id(): field.name() for field in dataset.lance_schema.fields()}
             changed = [ids.get(number) for number, update in updates.items() if COMPUTED.decode() in update.updates]
             names = [name for name in changed if name in defined]
+        case lance.LanceOperation.UpdateConfig(config_updates=update) if changes_notes(update):
+            return "Keep the measured recall of an index"
         case lance.LanceOperation.UpdateConfig(schema_metadata_updates=update) if update is not None:
             return "Define the view" if VIEW.decode() in update.updates else None
         case _:

@@ -11,7 +11,6 @@ from lance_namespace import (
     DescribeTableRequest,
     DescribeTableResponse,
     LanceNamespace,
-    ListTableIndicesRequest,
     ListTableVersionsRequest,
     ListTableVersionsResponse,
 )
@@ -24,6 +23,8 @@ from lancehouse.lake import column_states, storage_layout, version_records
 from lancehouse.lake.column_states import ComputedColumn, StateCounts
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.foreign_tables import ForeignTables
+from lancehouse.lake.operations import to_index_content
+from lancehouse.lake.recall_notes import RecallNote, digest_index, find_note
 from lancehouse.lake.storage_layout import StorageLayout, VersionSummary
 from lancehouse.lake.version_records import TableRefs, VersionRecord
 from lancehouse.lake.versions import list_manifests
@@ -51,6 +52,16 @@ class LocatedTable:
     storage_options: Mapping[str, str] = field(repr=False)
     newest: int | None
     """The newest version; None if the one in storage counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """An index, and how well it finds rows, if that was measured."""
+
+    content: IndexContent
+    recall: RecallNote | None
+    has_changed: bool
+    """Whether the index has changed since that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +176,16 @@ class BackendTable:
             ListTableVersionsRequest(id=list(ref.id), limit=limit, page_token=page_token, descending=True)
         )
 
-    def indices(self) -> list[IndexContent]:
-        """Return the indices."""
-        with self._guard_errors() as ref:
-            request = ListTableIndicesRequest(id=list(ref.id), version=ref.version, limit=INDICES)
-            return list(self.inner.list_table_indices(request).indexes)
+    def indices(self) -> list[IndexRecord]:
+        """Return the indices by name, with the recall that was measured last."""
+        with self._guard_errors() as ref, ref.dataset() as dataset:
+            rows = dataset.count_rows()
+            found = sorted(dataset.describe_indices(), key=lambda index: index.name)[:INDICES]
+            notes = [find_note(dataset, index.name) for index in found]
+        return [
+            IndexRecord(to_index_content(index, rows), note, note is not None and note.index != digest_index(index))
+            for index, note in zip(found, notes, strict=True)
+        ]
 
     def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> RowPage:
         """Return some rows."""

@@ -15,7 +15,7 @@ from lancehouse.server.http import responses
 from lancehouse.server.http.responses import Header, Response
 
 if TYPE_CHECKING:
-    from lancehouse.server.console.backend_tables import RowPage
+    from lancehouse.server.console.backend_tables import IndexRecord, RowPage
     from lancehouse.server.console.routes import ConsoleRequest
 
 LONGEST = 400
@@ -176,8 +176,8 @@ def fragments(request: ConsoleRequest) -> Response:
 
 
 def indices(request: ConsoleRequest) -> Response:
-    """Return the indices of a table, with how much of the table each covers."""
-    return responses.json({"indices": [index.to_dict() for index in request.table.indices()]})
+    """Return the indices of a table, with how much of the table each covers, and how well it finds rows."""
+    return responses.json({"indices": [_index_json(index) for index in request.table.indices()]})
 
 
 def states(request: ConsoleRequest) -> Response:
@@ -193,6 +193,16 @@ def failures(request: ConsoleRequest) -> Response:
         {"row": str(row["_rowid"]), **{name: row[name] for name in ("state", "version", "exception")}} for row in found
     ]
     return responses.json({"rows": failed[:limit], "offset": offset, "more": len(failed) > limit})
+
+
+def _index_json(index: IndexRecord) -> dict[str, Any]:
+    note = index.recall
+    recall = note and {
+        **note.model_dump(exclude={"index"}),
+        "version": str(note.version),
+        "index_has_changed": index.has_changed,
+    }
+    return {**index.content.to_dict(), "recall": recall}
 
 
 def _page_json(page: RowPage) -> dict[str, Any]:

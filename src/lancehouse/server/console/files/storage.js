@@ -2,6 +2,7 @@
 
 import { copyButton, empty, fill, h, problem, waiting } from "./dom.js";
 import { ago, bytes, dotted, moment, plural, whole } from "./format.js";
+import { recallOf } from "./recall.js";
 import { meter } from "./schema.js";
 
 const LISTED = 100;
@@ -119,6 +120,7 @@ function indices(found, page) {
     {},
     h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Made"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
     isBehind ? h("p", { class: "advice" }, "Rows came in since an index was made: ", h("code", {}, "lancehouse table optimize-indices"), " takes them in.") : null,
+    found.filter((each) => each.recall).map(recallOf),
   );
 }
 

@@ -4,7 +4,7 @@ import { cell, record } from "./cells.js";
 import { empty, fill, h, problem, waiting } from "./dom.js";
 import { plural, short, whole } from "./format.js";
 
-const COLOURS = ["#5b5bd6", "#e5940a", "#0d9f6e", "#d6409f", "#0e9bd8", "#e5484d", "#a18072", "#8a8f98"];
+export const COLOURS = ["#5b5bd6", "#e5940a", "#0d9f6e", "#d6409f", "#0e9bd8", "#e5484d", "#a18072", "#8a8f98"];
 const MANY = COLOURS.length;
 const NEAR_PX = 14;
 const FIELDS = 6;
