@@ -66,7 +66,7 @@ class SearchSize:
 
 
 FULL = SearchSize(1_000_000, 10_000, 2, 1024, few=20, some=1000, joined_rows=50_000)
-QUICK = SearchSize(20_000, 300, 1, 16, few=3, some=20, joined_rows=2_000)
+QUICK = SearchSize(5_000, 100, 1, 4, few=2, some=20, joined_rows=500)
 
 
 class SearchBench:

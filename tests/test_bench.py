@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, commits, gateway_report, report, spark, spark_report
+from bench import chart, commits, gateway_report, report, search, spark, spark_report, sql
 from bench.commits import FOREIGN, PLAIN, SQLITE, CommitsRow, CommitTarget, Curve, Round, VersionsLevel
 from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, REFERENCE, WAREHOUSE, WIRE
 from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, SparkCase, cases, same
@@ -280,6 +280,25 @@ def test_what_the_gateway_costs_is_put_into_its_place(tmp_path: Path, monkeypatc
     assert "| a warehouse of the server | Operation | 2 ms | 3 ms | **1.50** | direct × 1.5 ✓ | – | – | – |" in section
     assert "| `dir` | Operation | 1.00 s, 100 MB/s | 2.00 s, 50 MB/s | **2.00** | direct + wire × 1.15 ✗ |" in section
     assert "4.00 s, 25 MB/s | **0.50** | 500 ms, 200 MB/s | 1.00 s | 100 MB |" in section
+
+
+def test_sql_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    printed = run_quickly("bench.sql", tmp_path, "--no-lance-spark")
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line[:1] == "│"]
+    names = [sql.ONE_COLUMN, *(f"TPC-H {number}" for number in sql.QUICK_QUERIES), "TPC-H, all"]
+    assert [line[0] for line in lines] == names
+    assert all(re.fullmatch(r"[\d.]+", line[1]) for line in lines), printed
+    assert f"{sql.ONE_COLUMN}: " in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_search_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    lines = [line.split(" | ") for line in run_quickly("bench.search", tmp_path).splitlines() if " | " in line]
+    assert len(lines) == 1 + 7
+    recall = {line[0].strip("| "): float(line[-1].strip("| ")) for line in lines[1:]}
+    assert recall[search.OURS] == 1.0
+    assert recall["the same, by the index"] > 0.5
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_columns_run_to_their_end_and_leave_nothing(tmp_path: Path) -> None:
