@@ -9,10 +9,17 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs.address import PinnedVersion
 from lancehouse.jobs.engine import TaskProgress
+from lancehouse.lake.scans import Scan
 from lancehouse.pipelines import PipelineError, RunReport
 from lancehouse.pipelines.runner import BEFORE, DONE, FAILED, SKIPPED
+from lancehouse.spark import LanceCatalog, queries
+from lancehouse.spark.table_reader import read_version
+from tests.clients.managed import managed_by_lancehouse
 from tests.pipelines.conftest import PipelineFolder
+from tests.servers.lancehouse import Served
 
 ALL = list(range(20))
 
@@ -54,6 +61,44 @@ def test_each_source_by_arrow_and_by_spark(spark: Any, place: PipelineFolder, so
     assert (report.rows_in, report.rows_out, report.rows) == (20, 20, 20)
     assert (report.version_before, report.version_after) == (None, 1)
     assert report.steps[0].where == ("Spark" if "sql" in step else "Arrow")
+
+
+def test_sql_names_tables_of_the_catalog(
+    spark: Any, place: PipelineFolder, lancehouse_server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read with the columns and rows that the step needs; the name of the rows so far wins over a table's."""
+    managed = managed_by_lancehouse(lancehouse_server)
+    labels = LanceCatalog(spark, managed.impl, managed.properties)
+    labels.use(managed.levels)
+    labels.sql("CREATE TABLE labels (id BIGINT, label STRING, wide STRING)")
+    labels.sql("INSERT INTO labels SELECT id, concat('l', id), 'w' FROM range(20)")
+    labels.sql("CREATE TABLE input AS SELECT 1 AS other")
+    scans: list[Scan] = []
+
+    def read(spark: Any, pinned: PinnedVersion, scan: Scan) -> Any:
+        scans.append(scan)
+        return read_version(spark, pinned, scan)
+
+    monkeypatch.setattr(queries, "read_version", read)
+    name = format_levels((*managed.levels[1:], "labels"))
+    steps = [
+        {"sql": "SELECT id, 'x' AS x FROM Input WHERE input.id < 9"},
+        {"sql": f"SELECT input.*, l.label FROM input JOIN {name} AS l USING (id) WHERE l.label <> 'l3' AND l.id > 1"},
+        {"sql": "SELECT * FROM input WHERE id NOT IN (SELECT id FROM labels WHERE label = 'l8');"},
+    ]
+    pipeline = place.pipeline(
+        catalog={"impl": managed.impl, "properties": managed.properties},
+        sink={"table": format_levels((*managed.levels, "t"))},
+        steps=steps,
+    )
+    pipeline.run(spark)
+    assert sorted(tuple(row) for row in labels.sql("SELECT id, x, label FROM t").collect()) == [
+        (number, "x", f"l{number}") for number in (2, 4, 5, 6, 7)
+    ]
+    assert [(scan.columns, scan.filter) for scan in scans[:2]] == [
+        (("id", "label"), "(`label` <> 'l3' AND `id` > 1)"),
+        (("id", "label"), "`label` = 'l8'"),
+    ]
 
 
 def test_steps_of_all_kinds_one_after_the_other(spark: Any, place: PipelineFolder) -> None:

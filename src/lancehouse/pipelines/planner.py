@@ -13,6 +13,7 @@ from lance_namespace.errors import TableSchemaValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.documents import Problems, to_plain
+from lancehouse.identifiers import parse_levels
 from lancehouse.jobs import compaction
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
@@ -38,6 +39,7 @@ from lancehouse.pipelines.named_functions import NamedFunction, get_function, pi
 from lancehouse.pipelines.spark_steps import RowCount
 from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
 from lancehouse.pipelines.target_table import TargetState, find_table
+from lancehouse.spark.catalog import LanceCatalog
 from lancehouse.spark.engine import parallelism
 
 ARROW, SPARK, DRIVER = "Arrow", "Spark", "driver"
@@ -277,17 +279,17 @@ class _Planner:
 
     # Steps
 
-    def _plan_steps(self, rows: _PlannedRows, first: int, spark: SparkSession | None) -> int | None:
+    def _plan_steps(self, rows: _PlannedRows, first: int, catalog: LanceCatalog | None) -> int | None:
         """Plan steps from `first` on; return how many steps are planned, or None if one is wrong.
 
-        Planning stops at a step that needs Spark, if `spark` is None.
+        Planning stops at a step that needs Spark, if `catalog` is None.
         """
         for place in range(first, len(self.shape.steps)):
             part, function = self.shape.steps[place], self.functions[place]
             if part.kind in ("sql", "python"):
-                if spark is None:
+                if catalog is None:
                     return place
-                is_right = self._plan_spark_step(spark, place, part, function, rows)
+                is_right = self._plan_spark_step(catalog, place, part, function, rows)
             else:
                 is_right = self._plan_arrow_step(place, part, function, rows)
             if not is_right:
@@ -308,25 +310,27 @@ class _Planner:
         return True
 
     def _plan_with_spark(self, origin: Origin, rows: _PlannedRows, done: int, count: RowCount) -> None:
-        """Plan the steps that need Spark, and those after them."""
+        """Plan the steps that need Spark, and those after them. In SQL, shorter names are of the sink's namespace."""
         spark = self.start()
+        catalog = LanceCatalog._from_connection(spark, self.shape.catalog.connection())
+        catalog.use(parse_levels(self.shape.sink.table)[:-1])
         pickle_by_value([each for each in self.functions if each is not None])
         with self.problems.collect("source", self.shape.source.kind):
             rows.frame = spark_steps.from_source(spark, origin.open(parallelism(spark)), rows.transform, count)
             rows.steps = []
-            self._plan_steps(rows, done, spark)
+            self._plan_steps(rows, done, catalog)
             assert rows.frame is not None
             rows.frame, rows.steps = spark_steps.apply_steps(rows.frame, rows.transform), []
         self.problems.raise_if_any()
 
     def _plan_spark_step(
-        self, spark: SparkSession, place: int, part: StepPart, function: NamedFunction | None, rows: _PlannedRows
+        self, catalog: LanceCatalog, place: int, part: StepPart, function: NamedFunction | None, rows: _PlannedRows
     ) -> bool:
         assert rows.frame is not None
         frame = spark_steps.apply_steps(rows.frame, rows.transform)
         with self.problems.collect("steps", place, part.kind):
             if part.sql is not None:
-                rows.frame = spark_steps.run_sql(spark, part.sql, frame)
+                rows.frame = spark_steps.run_sql(catalog, part.sql, frame)
             elif function is not None:
                 rows.frame = spark_steps.run_python(function, frame)
             rows.steps, rows.schema = [], spark_steps.step_schema(rows.frame)

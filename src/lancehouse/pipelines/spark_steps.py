@@ -19,7 +19,10 @@ from lancehouse.pipelines.arrow_steps import ArrowTransform, to_binary_batches, 
 from lancehouse.pipelines.named_functions import FOREIGN, NamedFunction
 from lancehouse.schema.spark import from_spark
 from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
+from lancehouse.spark.catalog import LanceCatalog
 from lancehouse.spark.engine import Batches, run_in_tasks
+from lancehouse.spark.queries import run_query
+from lancehouse.spark.query_text import is_query
 from lancehouse.spark.session import to_struct
 
 
@@ -53,10 +56,8 @@ class RowCount:
         return JobProgress(at.location, at.storage_options, self.job)
 
 
-_PLAIN = "WITH input AS (SELECT * FROM {rows})\n<query>"
-_NESTED = "WITH input AS (SELECT * FROM {rows}) SELECT * FROM (\n<query>\n)"
-"""A query that starts with WITH is nested in another one, which names the input."""
-_WITH = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*with\b", re.IGNORECASE | re.DOTALL)
+INPUT = "input"
+"""Name of the rows so far in SQL."""
 _TAIL = re.compile(r"\s*(SQLSTATE: \w+)?\s*[;.]?\s*\(?(line \d+,? ?pos \d+\)?.*)?$", re.DOTALL)
 _CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
 
@@ -107,16 +108,18 @@ def step_schema(frame: DataFrame) -> pa.Schema:
     return to_binary_schema(from_spark(struct_json))
 
 
-def run_sql(spark: SparkSession, query: str, frame: DataFrame) -> DataFrame:
-    """Run a query over rows, which are its table `input`.
+def run_sql(catalog: LanceCatalog, query: str, frame: DataFrame) -> DataFrame:
+    """Run a query over rows, which are its table `input`, and over tables of a catalog.
 
     Raises:
         InvalidInputError: the query is invalid.
+        TableNotFoundError: it names a table that nobody knows.
     """
-    text = query.strip().rstrip(";").replace("{", "{{").replace("}", "}}")
     try:
-        return spark.sql((_NESTED if _WITH.match(query) else _PLAIN).replace("<query>", text), rows=frame)
-    except PySparkException as error:
+        if not is_query(query):
+            raise InvalidInputError("a step sql is a query, such as SELECT … FROM input: statements write nothing here")
+        return run_query(catalog, query, frames={INPUT: frame})
+    except InvalidInputError as error:
         raise InvalidInputError(_clean_message(error)) from error
 
 
@@ -139,7 +142,7 @@ def run_python(function: NamedFunction, frame: DataFrame) -> DataFrame:
     return result
 
 
-def _clean_message(error: PySparkException) -> str:
+def _clean_message(error: PySparkException | InvalidInputError) -> str:
     """Return the first line of Spark's message, without error class, SQLSTATE and position."""
     first = str(error).strip().split("\n\n")[0].splitlines()[0]
     return _CONDITION.sub("", _TAIL.sub("", first))

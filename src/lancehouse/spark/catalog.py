@@ -106,7 +106,10 @@ class LanceCatalog(TableJobs):
         Raises:
             InvalidInputError: there is no such catalog, or its configuration is invalid.
         """
-        connection = named_catalogs.load().catalog(check_text("name", name))
+        return cls._from_connection(spark, named_catalogs.load().catalog(check_text("name", name)))
+
+    @classmethod
+    def _from_connection(cls, spark: SparkSession, connection: Connection) -> Self:
         catalog = cls(spark, connection.impl, connection.properties)
         catalog._parent = connection.parent
         return catalog

@@ -66,32 +66,50 @@ class PlannedQuery:
         text: the query.
         args: values of its parameters, by name or in order.
         blobs: how tables of catalogs give blobs, see `Scan`.
+        frames: relations that the query may name, in small letters; they come before all tables and views.
 
     Raises:
         InvalidInputError: the query cannot be parsed.
         TableNotFoundError: it names a table that nobody knows.
     """
 
-    def __init__(self, catalog: LanceCatalog, text: str, args: Arguments | None = None, blobs: str = "bytes") -> None:
+    def __init__(
+        self,
+        catalog: LanceCatalog,
+        text: str,
+        args: Arguments | None = None,
+        blobs: str = "bytes",
+        frames: Mapping[str, DataFrame] | None = None,
+    ) -> None:
         self.catalog, self._spark, self._blobs = catalog, catalog.spark, blobs
+        self._frames = frames or {}
         named, self._args = name_positional(text, args)
         self.query = QueryText(named)
         self.tables: dict[TableMention, FoundTable] = {}
         self._versions: dict[tuple[Any, ...], FoundTable | None] = {}
-        self._frames: dict[TableMention, DataFrame] = {}
         uses = find_tables(self.query)
         self._searches = {
             use: prepare_search(self, self.query.searches[use.search]) for use in uses if use.search is not None
         }
         self._found = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
+        self._given = {use: frame for use in uses if (frame := self._find_frame(use.parts)) is not None}
+        self._others = []
         for use in uses:
-            if use.search is None and (table := self._find(use)) is not None:
+            if use in self._given and use.travel is not None:
+                raise InvalidInputError(f"{use.parts[0]} has no versions: only tables of a catalog have")
+            if use.search is not None or use in self._given:
+                continue
+            if (table := self._find(use)) is None:
+                self._others.append(use)
+            else:
                 self.tables[use] = table
-        self._others = [use for use in uses if use not in self.tables and use.search is None]
         schemas = {use: table.schema for use, table in self.tables.items()}
         settings = read_settings(self._spark)
         self.planner = Planner(self.query, schemas, self._columns_of, settings, self._args)
         self._settings = settings
+
+    def _find_frame(self, parts: tuple[str, ...]) -> DataFrame | None:
+        return self._frames.get(parts[0].lower()) if len(parts) == 1 else None
 
     def _find(self, use: TableMention) -> FoundTable | None:
         travel = use.travel
@@ -125,6 +143,8 @@ class PlannedQuery:
         """Return the columns of a table or view of Spark, or of a search."""
         if len(parts) == 1 and parts[0] in self._found:
             return tuple(self._found[parts[0]].columns)
+        if (frame := self._find_frame(parts)) is not None:
+            return tuple(frame.columns)
         try:
             return tuple(self._spark.table(".".join(map(quote_name, parts))).columns)
         except PySparkException:
@@ -162,6 +182,9 @@ class PlannedQuery:
             name = search_name(use.search or 0)
             frames[name] = self._found[name]
             changes += replacements(self.query, use, name)
+        for number, (use, frame) in enumerate(self._given.items()):
+            frames[f"f{number}"] = frame
+            changes += replacements(self.query, use, f"f{number}")
         return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.whole_text)
 
     def evaluate(self, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -177,7 +200,7 @@ class PlannedQuery:
 
     def run_text(self, text: str) -> DataFrame:
         """Return the result of another query that has the same parameters."""
-        return PlannedQuery(self.catalog, text, self._args, self._blobs).run()
+        return run_query(self.catalog, text, self._args, self._blobs, self._frames)
 
     def explain(self) -> str:
         """Return what is read of each table, which indices are used, and what is left to Spark."""
@@ -276,9 +299,15 @@ def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
 
 
-def run_query(catalog: LanceCatalog, text: str, args: Arguments | None = None, blobs: str = "bytes") -> DataFrame:
-    """Run a query; see `LanceCatalog.sql`."""
-    return PlannedQuery(catalog, text, args, blobs).run()
+def run_query(
+    catalog: LanceCatalog,
+    text: str,
+    args: Arguments | None = None,
+    blobs: str = "bytes",
+    frames: Mapping[str, DataFrame] | None = None,
+) -> DataFrame:
+    """Run a query; see `LanceCatalog.sql` and `PlannedQuery`."""
+    return PlannedQuery(catalog, text, args, blobs, frames).run()
 
 
 def read_settings(spark: SparkSession) -> Settings:

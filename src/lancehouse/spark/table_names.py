@@ -96,7 +96,7 @@ def not_found(catalog: LanceCatalog, name: Levels) -> TableNotFoundError:
     owner, levels = next(candidates(catalog, name))
     message = f"there is no table {format_levels(levels)}, and Spark has no view or table {format_levels(name)}"
     try:
-        names = {table[-1] for table in owner._calls.tables(levels[:-1])}
+        names = {table[-1] for table in owner._calls.tables(owner._namespace_id("namespace", levels[:-1]))}
     except LanceNamespaceError:
         names = set()
     if (close := find_close(levels[-1], names)) is not None:
