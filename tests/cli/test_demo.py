@@ -46,11 +46,12 @@ def test_the_whole_of_it(tmp_path: Path) -> None:
     assert "1,000 documents with 128-dimensional vectors are in main.library.documents" in said
     assert re.search(r"0\.\d\d search what to do when a vector index is broken", said)
     assert "gives 400 rows: 200 of garden, 200 of kitchen" in said
-    assert re.search(r"storage 200 \d+", said)
+    assert re.search(r"Topic Documents Distance ─+ search \d+ 0\.\d+ \w+ \d+ \d\.\d+ ", said)
+    assert "FROM vector_search('documents', :question, k => 200) GROUP BY topic" in said
     assert "Of the topic archive, version 2 has 0, version 3 has 3." in said
     assert re.search(r"(Ann|Ben) committed. (Ann|Ben) had to retry: error 14, table main.library.documents", said)
     assert "Version 3 had 1,001 rows; after the second try version 5 has 1,003." in said
-    assert len(re.findall(r"^  lancehouse (?:serve|namespace create|ingest)\b.*$", done.stdout, re.M)) == 3
+    assert len(re.findall(r"^  lancehouse (?:serve|namespace create|ingest|sql)\b.*$", done.stdout, re.M)) == 4
     assert list(here.iterdir()) == []
     assert [path.name for path in scratch.iterdir() if path.name.startswith("lancehouse")] == []
     (console,) = re.findall(r"The console was at (\S+);", done.stdout)

@@ -103,13 +103,14 @@ def _show_next_steps(story: DemoOutput, uri: str, kept: Path | None) -> None:
 
 
 def _next_commands(kept: Path | None) -> list[str]:
-    """Return commands to try next: start a permanent server, and ingest files into it."""
+    """Return commands to try next: start a permanent server, ingest files into it, and ask for them."""
     program, at = _program(), "--property endpoint=http://127.0.0.1:8181/iceberg"
     served = f" --db sqlite:///{kept / 'catalog.db'}" if kept else ""
     return [
         f"{program} serve{served}",
         f"{program} namespace create main.db {at}",
         f"{program} ingest FILES --table main.db.NAME {at}",
+        f'{program} sql "SELECT * FROM main.db.NAME" {at}',  # noqa: S608
     ]
 
 

@@ -33,7 +33,11 @@ ID = [*NAMESPACE, "documents"]
 TABLE = ".".join(ID)
 PIPELINE = "pipeline.yml"
 QUESTION = "my vector index is broken"
-QUERY = "SELECT topic, count(*) AS documents, max(length(text)) AS longest FROM documents GROUP BY topic ORDER BY topic"
+NEAREST = 200
+QUERY = (
+    "SELECT topic, count(*) AS documents, min(_distance) AS distance "  # noqa: S608
+    f"FROM vector_search('documents', :question, k => {NEAREST}) GROUP BY topic ORDER BY distance"
+)
 
 HITS = (
     OutputColumn("distance", "Distance", is_number=True),
@@ -43,7 +47,7 @@ HITS = (
 GROUPS = (
     OutputColumn("topic", "Topic"),
     OutputColumn("documents", "Documents", is_number=True),
-    OutputColumn("longest", "Longest", is_number=True),
+    OutputColumn("distance", "Distance", is_number=True),
 )
 VERSIONS = (
     OutputColumn("version", "Version", is_number=True),
@@ -140,13 +144,17 @@ def scan(stage: DemoEnvironment) -> None:
 
 
 def query(stage: DemoEnvironment) -> None:
-    """Query the table with Spark SQL."""
-    catalog = stage.catalog()
-    with stage.story.step("Ask Spark SQL") as progress, watch_tasks(stage.spark, _task_callback(progress)):
-        catalog.register_views(".".join(NAMESPACE))
-        groups = [row.asDict() for row in stage.spark.sql(QUERY).collect()]
+    """Ask the same question in SQL."""
+    catalog, question = stage.catalog(), sample_data.vector(QUESTION).tolist()
+    with (
+        stage.story.step(f"Ask in SQL of what topics the {NEAREST} nearest are") as progress,
+        watch_tasks(stage.spark, _task_callback(progress)),
+    ):
+        catalog.use(NAMESPACE)
+        answer = [row.asDict() for row in catalog.sql(QUERY, {"question": question}).collect()]
+    groups = [{**row, "distance": f"{row['distance']:.2f}"} for row in answer]
     stage.story.facts["sql"] = groups
-    stage.story.show(GROUPS, groups, QUERY)
+    stage.story.show(GROUPS, groups, f"cat.sql({QUERY!r})")
 
 
 def _task_callback(progress: ProgressDisplay) -> Callable[[TaskProgress], None] | None:
