@@ -307,6 +307,26 @@ def test_what_is_not_small_goes_to_spark(no_jobs: LanceCatalog, tmp_path: Path) 
         no_jobs.aggregate("t", "f", count="*")  # to Arrow, 0.0 and -0.0 are two groups
 
 
+def test_rows_that_are_larger_than_their_files_go_to_spark(no_jobs: LanceCatalog, tmp_path: Path) -> None:
+    texts = pa.array(["x" * 5000] * 2000)
+    write(tmp_path, {"text": texts}, 2000)
+    size = sum(path.stat().st_size for path in (tmp_path / "t.lance").rglob("*.lance"))
+    no_jobs.driver_bytes = 2 << 20
+    assert size < no_jobs.driver_bytes < texts.nbytes
+    with pytest.raises(AssertionError, match="asks Spark for"):
+        no_jobs.aggregate("t", max="text")
+
+
+def test_a_search_that_finds_much_goes_to_spark(no_jobs: LanceCatalog, tmp_path: Path) -> None:
+    texts = pa.array([np.random.default_rng(number).bytes(50).hex() for number in range(2000)])
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4000, dtype="f4")), 2)
+    write(tmp_path, {"text": texts, "v": vectors}, 2000)
+    no_jobs.driver_bytes = 40_000
+    no_jobs.search("t", [1.0, 1.0], k=1000, columns=["v"])
+    with pytest.raises(AssertionError, match="asks Spark for"):
+        no_jobs.search("t", [1.0, 1.0], k=1000)
+
+
 def test_a_setting_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCEHOUSE_DRIVER_BYTES", "many")
     with pytest.raises(InvalidInputError, match="LANCEHOUSE_DRIVER_BYTES must be a number of bytes, not 'many'"):

@@ -29,7 +29,7 @@ from lancehouse.jobs.address import PinnedVersion
 from lancehouse.lake.scans import Scan, split_fragments
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark import LanceCatalog, queries
-from lancehouse.spark.query_text import QueryText
+from lancehouse.spark.query_text import QueryText, search_name
 from lancehouse.spark.session import to_struct
 from tests.clients.managed import managed_by_lancehouse
 from tests.servers.lancehouse import Served
@@ -139,6 +139,10 @@ def test_versions_tags_and_times(house: LanceCatalog) -> None:
         house.sql("SELECT id FROM docs TIMESTAMP AS OF '2020-01-01 00:00:00+00:00'")
     with pytest.raises(TableTagNotFoundError):
         house.sql("SELECT id FROM docs VERSION AS OF 'nope'")
+    with pytest.raises(TableVersionNotFoundError, match=r"^table docs has no version 99; the latest is \d$"):
+        house.sql("SELECT id FROM docs VERSION AS OF 99")
+    with pytest.raises(TableVersionNotFoundError, match=r"^table docs has no version 99; the latest is \d$"):
+        house.read("docs", version=99)
 
 
 def test_a_result_stays_as_it_is_when_the_table_changes(house: LanceCatalog, tmp_path: Path) -> None:
@@ -275,7 +279,15 @@ def test_searches_are_relations(house: LanceCatalog, tmp_path: Path) -> None:
     }
     both = "SELECT id FROM hybrid_search('vectors', array(0.2, 1), 'word2', k => 1)"
     assert rows(catalog.sql(both)) == [(2,)]
-    assert "vector_search of vectors AS s:" in catalog.explain(near.replace("d.title", "1"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LanceCatalog, "_search", lambda *_: pytest.fail("it searches"))
+        assert "vector_search of vectors AS s:" in catalog.explain(near.replace("d.title", "1"))
+    text = "text_search('vectors', 'word2', columns => array('id'))"
+    for search in ("vector_search('vectors', array(0.5, 1))", text, both.partition("FROM ")[2],
+                   f"vector_search('vectors', queries => {several})", "text_search('vectors', array('all', 'word1'))",
+                   "vector_search('vectors', array(array(0.5, 1)), version => 1)"):  # fmt: skip
+        planned = queries.PlannedQuery(catalog, f"SELECT * FROM {search}")
+        assert list(planned._columns_of((search_name(0),)) or ()) == planned.run().columns
     with pytest.raises(InvalidInputError, match="vector_search has no argument kk; did you mean k"):
         catalog.sql("SELECT * FROM vector_search('vectors', array(1, 2), kk => 3)")
     with pytest.raises(InvalidInputError, match="needs the table"):

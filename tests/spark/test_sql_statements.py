@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,9 +21,11 @@ from lance_namespace.errors import (
     TableColumnNotFoundError,
     TableNotFoundError,
     TableSchemaValidationError,
+    TableVersionNotFoundError,
     UnsupportedOperationError,
 )
 
+from lancehouse.identifiers import format_levels
 from lancehouse.lake.row_changes import commit_rewrite
 from lancehouse.spark import LanceCatalog, row_statements
 from tests.clients.managed import managed_by_lancehouse
@@ -316,12 +319,14 @@ REFUSED: list[tuple[str, type[Exception], str]] = [
      "the source has no column name, price, at"),
     ("MERGE INTO t USING (SELECT 9 AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (t.id)",
      LanceNamespaceError, "t"),
-    ("MERGE WITH SCHEMA EVOLUTION INTO t USING t s ON t.id = s.id WHEN MATCHED THEN DELETE", UnsupportedOperationError,
-     "MERGE WITH SCHEMA EVOLUTION is not supported"),
+    ("MERGE WITH SCHEMA EVOLUTION INTO t USING t s ON t.id = s.id WHEN MATCHED THEN UPDATE SET nam = 1",
+     TableColumnNotFoundError, "nam"),
     ("CREATE TABLE t (id INT)", TableAlreadyExistsError, "t exists"),
     ("REPLACE TABLE absent (id INT)", TableNotFoundError, "no table absent"),
     ("ALTER TABLE t SET TBLPROPERTIES ('name.lance.encoding' = 'blob')", UnsupportedOperationError,
      "name keeps its type"),
+    ("ALTER TABLE t ADD COLUMN s.y INT", UnsupportedOperationError, "s.y, a field of a struct, is not supported"),
+    ("CREATE TABLE u (x INT, `s t`.y INT)", UnsupportedOperationError, "s t.y, a field of a struct, is not supported"),
     ("ALTER TABLE t ADD COLUMN x INT AFTER id", UnsupportedOperationError, "AFTER is not supported"),
     ("ALTER TABLE t UNSET TBLPROPERTIES ('x')", InvalidInputError, "no property x"),
     ("OPTIMIZE t ZORDER BY (id)", UnsupportedOperationError, "ZORDER is not supported"),
@@ -330,7 +335,7 @@ REFUSED: list[tuple[str, type[Exception], str]] = [
     ("VACUUM t WITH (before_version = 3)", UnsupportedOperationError, "VACUUM … WITH is not supported"),
     ("CREATE INDEX i ON t (id)", InvalidInputError, "name its kind with USING"),
     ("CREATE INDEX i ON t USING btree (id, name)", UnsupportedOperationError, "several columns"),
-    ("RESTORE TABLE t TO VERSION AS OF 99", LanceNamespaceError, "99"),
+    ("RESTORE TABLE t TO VERSION AS OF 99", TableVersionNotFoundError, "has no version 99; the latest is 2"),
     ("RESTORE TABLE t TO TIMESTAMP AS OF 'then'", InvalidInputError, "no time"),
     ("ANALYZE TABLE t COMPUTE STATISTICS", UnsupportedOperationError, "ANALYZE is not supported"),
 ]  # fmt: skip
@@ -414,6 +419,100 @@ def test_create_from_a_query_and_replace(cat: LanceCatalog) -> None:
     cat.sql("CREATE TEMP VIEW few AS SELECT * FROM t WHERE id < 3")
     assert answer(cat, "SELECT count(*) AS n FROM few") == [{"n": 3}]
     cat.spark.catalog.dropTempView("few")
+
+
+def test_a_replaced_table_has_the_properties_of_the_statement(cat: LanceCatalog) -> None:
+    def properties() -> dict[str, str]:
+        return {row["key"]: row["value"] for row in answer(cat, "SHOW TBLPROPERTIES p")}
+
+    cat.sql("CREATE TABLE p (id INT) COMMENT 'old' TBLPROPERTIES ('a' = '1', 'b' = '2')")
+    assert properties() == {"a": "1", "b": "2", "comment": "old"}
+    cat.sql("CREATE OR REPLACE TABLE p (id INT) TBLPROPERTIES ('b' = '3', 'c' = '4')")
+    assert properties() == {"b": "3", "c": "4"}
+    cat.sql("REPLACE TABLE p COMMENT 'new' AS SELECT 1 AS id")
+    assert properties() == {"comment": "new"}
+    assert version(cat, "p") == 6
+    cat.sql("CREATE OR REPLACE TABLE p AS SELECT 2 AS id")
+    assert properties() == {}
+    assert rows(cat, "p") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("INSERT INTO t (id) VALUES (NULL)", None),
+        ("UPDATE t SET id = NULL", None),
+        ("UPDATE t SET id = :id", {"id": None}),
+        ("UPDATE t SET id = nullif(id, 3)", None),
+        ("MERGE INTO t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET id = NULL", None),
+    ],
+)
+def test_a_null_that_may_not_be_is_refused_in_our_words(cat: LanceCatalog, text: str, args: Any) -> None:
+    fill(cat)
+    advice = "ALTER COLUMN id DROP NOT NULL in SQL, or alter_columns(table, {'id': {'nullable': True}})"
+    with pytest.raises(LanceNamespaceError) as refused:
+        cat.sql(text, args)
+    assert advice in str(refused.value)
+    assert version(cat) == 2
+
+
+def test_a_text_is_no_date_as_an_argument_either(cat: LanceCatalog) -> None:
+    cat.sql("CREATE TABLE d (day DATE, at TIMESTAMP, plain TIMESTAMP_NTZ, name STRING)")
+    cat.sql("INSERT INTO d VALUES (DATE'2026-01-01', NULL, NULL, NULL)")
+    for column in ("day", "at", "plain"):
+        for text in (f"UPDATE d SET {column} = :v", f"UPDATE d SET {column} = :v WHERE day + 0 < DATE'2027-01-01'"):
+            with pytest.raises(TableSchemaValidationError, match=f"column {column}: string is not stored as"):
+                cat.sql(text, {"v": "2026-01-02"})
+    cat.sql("UPDATE d SET day = :v, name = :n", {"v": date(2026, 1, 2), "n": date(2026, 1, 3)})
+    cat.sql("UPDATE d SET plain = CAST(:v AS TIMESTAMP_NTZ)", {"v": "2026-01-02 03:04:05"})
+    assert rows(cat, "d") == [(date(2026, 1, 2), None, datetime(2026, 1, 2, 3, 4, 5), "2026-01-03")]
+
+
+def test_columns_may_be_qualified_by_all_levels_of_the_table(spark: Any, lancehouse_server: Any) -> None:
+    catalog = managed_by_lancehouse(lancehouse_server)
+    cat = LanceCatalog(spark, catalog.impl, catalog.properties)
+    table = catalog.id("q")
+    whole, part = format_levels(table), format_levels(table[1:])
+    cat.sql(f"CREATE TABLE {whole} AS SELECT id, id AS n FROM range(9)")
+    cat.sql(f"DELETE FROM {whole} WHERE {whole}.id = 0")
+    cat.sql(f"DELETE FROM {whole} WHERE {part.upper()}.id + {whole}.n = 2")
+    cat.use(catalog.levels)
+    cat.sql(f"UPDATE q SET n = {part}.n * 10 WHERE {whole}.id = 2 OR q.id = 3")
+    cat.sql(f"UPDATE q SET {whole}.n = 5 WHERE {whole}.id = 4")
+    cat.sql(
+        f"MERGE INTO {whole} USING (SELECT 5L AS id) s ON {part}.id = s.id "
+        f"WHEN MATCHED AND {whole}.n > 0 THEN UPDATE SET n = {whole}.n + s.id "
+        f"WHEN NOT MATCHED BY SOURCE AND {whole}.id > 7 THEN DELETE"
+    )
+    cat.sql(f"INSERT INTO q REPLACE WHERE {whole}.id = 6 SELECT 6L, 0L")
+    cat.sql(f"DELETE FROM q WHERE EXISTS (SELECT 1 FROM {whole} o WHERE o.id = {whole}.id AND o.id = 7)")
+    assert rows(cat, whole) == [(2, 20), (3, 30), (4, 5), (5, 10), (6, 0)]
+    with pytest.raises(InvalidInputError, match="cannot be resolved"):
+        cat.sql(f"DELETE FROM q AS a WHERE {whole}.id = 2")
+
+
+def test_merge_with_schema_evolution(cat: LanceCatalog) -> None:
+    cat.sql("CREATE TABLE e AS SELECT id, 'a' AS name FROM range(3)")
+    source = "(SELECT * FROM VALUES (2L, 'b', 1.5D), (7L, 'c', 2.5D) AS v(ID, extra, more))"
+    cat.sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO e USING {source} s ON e.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET extra = s.extra WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    )
+    assert rows(cat, "e") == [(0, "a", None), (1, "a", None), (2, "a", "b"), (7, None, None)]
+    cat.sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO e USING {source} s ON e.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert rows(cat, "e") == [
+        (0, "a", None, None), (1, "a", None, None), (2, "a", "b", 1.5), (7, None, "c", 2.5),
+    ]  # fmt: skip
+    latest = version(cat, "e")
+    with pytest.raises(TableSchemaValidationError, match="column id: string is not stored as bigint"):
+        cat.sql(
+            "MERGE WITH SCHEMA EVOLUTION INTO e USING (SELECT 'x' AS id) s ON e.name = s.id "
+            "WHEN NOT MATCHED THEN INSERT *"
+        )
+    assert version(cat, "e") == latest
 
 
 def test_alter_table(cat: LanceCatalog) -> None:

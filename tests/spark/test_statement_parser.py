@@ -243,3 +243,19 @@ def test_what_expressions_name() -> None:
     assert list_words("count(*)") is None
     assert has_subquery("a IN (SELECT 1)")
     assert not has_subquery("a = 'SELECT 1'")
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("main.ml.docs.id = 1 AND ml.docs.id > docs.id", "docs.id = 1 AND docs.id > docs.id"),
+        ("`MAIN`.Ml.`docs`.`a b` = 'main.ml.docs.id'", "`docs`.`a b` = 'main.ml.docs.id'"),
+        ("id IN (SELECT id FROM main.ml.docs)", "id IN (SELECT id FROM main.ml.docs)"),
+        ("x.main.ml.docs.id = ml.docs", "x.main.ml.docs.id = ml.docs"),
+        ("main . ml /* c */ . docs.s.x + main.ml.docs.n", "docs.s.x + docs.n"),
+        ("f(main.ml.docs.*)", "f(main.ml.docs.*)"),
+        ("a[0].ml.docs.id", "a[0].ml.docs.id"),
+    ],
+)
+def test_a_table_is_named_by_its_last_part(text: str, short: str) -> None:
+    assert sql.shorten_qualifiers(text, ("main", "ml", "docs")) == short

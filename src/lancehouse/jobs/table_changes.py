@@ -401,27 +401,36 @@ def set_properties(address: TableAddress, properties: Mapping[str, str]) -> int:
     Raises:
         InvalidInputError: a property is that of the catalog's entry.
     """
+    return _update_config(address, _check_own_properties(properties))
+
+
+def _check_own_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     for key in properties:
         if not key or _is_of_entry(key):
             raise InvalidInputError(
                 f"the property {key!r} is that of the catalog's entry: it is given when a table is created or "
                 "registered (`lancehouse table manage` changes who manages its versions)"
             )
-    if not properties:
-        return int(address.to_ref().open().version)
-    return _update_config(address, properties)
+    return properties
+
+
+def replace_properties(address: TableAddress, properties: Mapping[str, str]) -> int:
+    """Set the properties of a table, and remove all others; return the version."""
+    others: dict[str, str | None] = dict.fromkeys(address.to_ref().open().config())
+    return _update_config(address, {**others, **_check_own_properties(properties)})
 
 
 def unset_properties(address: TableAddress, names: Sequence[str]) -> int:
     """Remove properties of a table, those that it has; return the version."""
-    with address.to_ref().dataset() as dataset:
-        known = [name for name in names if name in dataset.config()]
-        version = int(dataset.version)
-    removed: dict[str, None] = dict.fromkeys(known)
-    return _update_config(address, removed) if known else version
+    known = address.to_ref().open().config()
+    return _update_config(address, dict.fromkeys(name for name in names if name in known))
 
 
-def _update_config(address: TableAddress, values: Mapping[str, str] | Mapping[str, None]) -> int:
+def _update_config(address: TableAddress, values: Mapping[str, str | None]) -> int:
+    """Set properties, and remove those that are None; return the version, a new one if there is anything to do."""
+    if not values:
+        return int(address.to_ref().open().version)
+
     def update(_: TableRef, dataset: lance.LanceDataset) -> None:
         dataset.update_config(dict(values))
 

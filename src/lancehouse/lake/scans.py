@@ -251,7 +251,14 @@ class VersionSelector:
                 tagged = dataset.tags.list()[self.tag]
                 return replace(table, version=tagged["version"], branch=tagged.get("branch")), dataset
         if self.as_of is None:
-            dataset = replace(table, version=self.version).open()
+            try:
+                dataset = replace(table, version=self.version).open()
+            except TableVersionNotFoundError:
+                latest = table.open().version
+                gone = "; older ones were cleaned up" if (self.version or 0) < latest else ""
+                raise TableVersionNotFoundError(
+                    f"{table} has no version {self.version}; the latest is {latest}{gone}"
+                ) from None
             return replace(table, version=dataset.version), dataset
         as_of = _parse_time(self.as_of)
         with table.dataset() as dataset:

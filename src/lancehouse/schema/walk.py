@@ -251,7 +251,8 @@ def _is_void(dtype: Any) -> bool:
 
 def nullable_hint(path: str) -> str:
     """Return advice, for an error message, about a null in a column that is not nullable."""
-    return f"to allow it: dataset.alter_columns({{'path': '{path}', 'nullable': True}}) of pylance"
+    change = {path: {"nullable": True}}
+    return f"to allow it: ALTER TABLE … ALTER COLUMN {path} DROP NOT NULL in SQL, or alter_columns(table, {change})"
 
 
 def decode_metadata(path: Path, metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -442,7 +443,8 @@ def aggregate_version(
     columns = aggregation.scan.columns or ()
     if _can_group(plain, aggregation.keys) and estimate_bytes(dataset, columns, aggregation.filter) <= driver_bytes:
         whole = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
-        return to_local_frame(spark, aggregation.compute_all(plain, read(whole)))
+        with suppress(TooManyBytesError):  # the files are smaller than their rows: tasks read them
+            return to_local_frame(spark, aggregation.compute_all(plain, limit_bytes(read(whole), driver_bytes)))
 
     parts = split_fragments(dataset, parallelism(spark), split=aggregation.filter is None)
     found = run_in_tasks(spark, parts or [[]], work, to_struct(rows.struct))
@@ -451,6 +453,24 @@ def aggregate_version(
     if not combined:
         return found.distinct()
     return found.groupBy(*keys).agg(*combined) if keys else found.agg(*combined)
+
+
+class TooManyBytesError(Exception):
+    """More would be read in this process than it may."""
+
+
+def limit_bytes(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches unchanged.
+
+    Raises:
+        TooManyBytesError: they are larger than `most` by now.
+    """
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > most:
+            raise TooManyBytesError
+        yield batch
 
 
 def _can_group(schema: pa.Schema, keys: Iterable[str]) -> bool:

@@ -91,7 +91,8 @@ class PlannedQuery:
         self._searches = {
             use: prepare_search(self, self.query.searches[use.search]) for use in uses if use.search is not None
         }
-        self._found = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
+        self._found: dict[str, DataFrame] = {}
+        """Results of searches, by the names that stand for these."""
         self._given = {use: frame for use in uses if (frame := self._find_frame(use.parts)) is not None}
         self._others = []
         for use in uses:
@@ -141,8 +142,9 @@ class PlannedQuery:
 
     def _columns_of(self, parts: tuple[str, ...]) -> Columns:
         """Return the columns of a table or view of Spark, or of a search."""
-        if len(parts) == 1 and parts[0] in self._found:
-            return tuple(self._found[parts[0]].columns)
+        for use, search in self._searches.items():
+            if parts == (search_name(use.search or 0),):
+                return search.columns()
         if (frame := self._find_frame(parts)) is not None:
             return tuple(frame.columns)
         try:
@@ -163,6 +165,7 @@ class PlannedQuery:
         return frame if whole is None else self._aggregate(whole, frame)
 
     def _run_in_spark(self) -> DataFrame:
+        self._found = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
         try:
             return self._run_over(to_scan)
         except InvalidInputError:

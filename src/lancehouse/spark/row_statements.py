@@ -24,7 +24,7 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableSchemaValidationError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.types import DataType, StructField
+from pyspark.sql.types import DataType, StructField, StructType
 
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
@@ -32,6 +32,7 @@ from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
+from lancehouse.jobs.schema_evolution import evolve_columns
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.errors import translate_errors
@@ -72,6 +73,7 @@ from lancehouse.spark.statement_parser import (
     Name,
     list_words,
 )
+from lancehouse.spark.table_writer import incoming_schema
 
 RunQuery = Callable[[str], DataFrame]
 """Runs a query with the parameters of the statement; it may name tables of catalogs, and temporary views."""
@@ -489,10 +491,34 @@ def plan_merge(spark: SparkSession, run: RunQuery, read: RunQuery, statement: Me
     """
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
-        source = read(f"SELECT * FROM {statement.source} AS {quote_name(statement.source_alias)}")  # noqa: S608
+        source = _read_source(read, statement)
         return _MergePlan(spark, run, statement, stack, pinned, schema, source, filter).build()
 
     return plan
+
+
+def add_source_columns(address: TableAddress, read: RunQuery, statement: MergeRows) -> None:
+    """Add the columns of a MERGE's source that the table lacks: all for `*`, else those that clauses set.
+
+    Raises:
+        TableSchemaValidationError: Lance has no such type; nothing was changed.
+    """
+    source = _read_source(read, statement)
+    fold, clauses = partial(_fold, source.sparkSession), statement.clauses
+    names = {fold(name) for each in clauses for path, _ in each.assignments or () for name in path[-1:]}
+    if any(each.assignments is None for each in clauses):
+        names |= set(map(fold, source.columns))
+
+    def plan(schema: pa.Schema) -> pa.Schema:
+        known = set(map(fold, schema.names))
+        new = [each for each in source.schema if fold(each.name) in names - known]
+        return incoming_schema(StructType(new).jsonValue(), WriteOptions(), schema)
+
+    evolve_columns(address, plan)
+
+
+def _read_source(read: RunQuery, statement: MergeRows) -> DataFrame:
+    return read(f"SELECT * FROM {statement.source} AS {quote_name(statement.source_alias)}")  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,7 +562,7 @@ class _MergePlan:
         computed = {name for known, each in definitions(self.schema).items() for name in (known, each.companion)}
         names = {_fold(self.spark, name): name for name in self.source.columns}
         missing = [name for name in self.schema.names if _fold(self.spark, name) not in names and name not in computed]
-        if missing:
+        if missing and not self.statement.evolves:
             raise TableSchemaValidationError(
                 f"MERGE: the source has no column {', '.join(missing)}, and * needs every column of the table: name "
                 "the columns that are set"

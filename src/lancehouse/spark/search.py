@@ -223,7 +223,10 @@ def _search_one(
     assert how.column is not None
     vector = tuple(map(float, queries.vectors[0]))
     query = VectorSearch(vector, how.k, how.column, how.filter, how.columns, how.metric, how.effort)
-    if query.k <= MOST_LOCAL_ROWS and estimate_bytes(dataset, (query.column,), query.filter) <= driver_bytes:
+    all_rows = estimate_bytes(dataset, query.columns or dataset.schema.names)
+    answer = all_rows * query.k // max(dataset.count_rows(), query.k)
+    compared = estimate_bytes(dataset, (query.column,), query.filter)
+    if query.k <= MOST_LOCAL_ROWS and compared + answer <= driver_bytes:
         return to_local_frame(spark, _search_here(table, dataset, query))
     hits = None if has_vector_index(dataset, query.column) else _search_by_comparison(spark, pinned, query)
     rows = to_spark_rows(query.read_hits(table, dataset, []).schema)

@@ -14,6 +14,8 @@ from lance_namespace.errors import InvalidInputError
 from sqlglot.tokenizer_core import TokenType
 
 from lancehouse.identifiers import parse_levels, quote_name
+from lancehouse.lake.search import QUERY, RANK, SCORE
+from lancehouse.lake.vector_search import DISTANCE
 from lancehouse.spark.query_text import STRINGS, SearchCall, tokenize
 from lancehouse.spark.table_names import resolve_table
 from lancehouse.suggestions import suggest
@@ -27,6 +29,8 @@ _ORDER = {
     "hybrid_search": ("table", "vector", "text", "k"),
 }
 """What arguments without a name mean."""
+_MEASURES = {"vector_search": (DISTANCE,), "text_search": (SCORE,), "hybrid_search": (DISTANCE, SCORE)}
+"""Columns that say how good a row is."""
 _OPTIONS = ("k", "filter", "columns", "version", "tag", "as_of", "prefilter")
 _VECTOR = ("column", "metric", "nprobes", "refine_factor", "ef")
 _NAMES = {
@@ -43,10 +47,23 @@ class SearchRelation:
     catalog: Any
     table: tuple[str, ...]
     arguments: dict[str, Any]
+    function: str
 
     def run(self) -> Any:
         """Return the rows that are found."""
         return self.catalog.search(self.table, **self.arguments)
+
+    def columns(self) -> tuple[str, ...] | None:
+        """Return the columns of the result, without a search; None if they are not certain."""
+        given, query = self.arguments, self.arguments.get("text" if self.function == "text_search" else "vector")
+        if given.get("as_of") is not None or any("." in name for name in given.get("columns") or ()):
+            return None
+        columns = given.get("columns") or self.catalog.schema(self.table, given.get("version"), given.get("tag")).names
+        is_single = isinstance(query, str) or (
+            isinstance(query, list) and not any(isinstance(each, str | list) for each in query)
+        )
+        measures = _MEASURES[self.function]
+        return (*columns, *measures) if is_single else (QUERY, RANK, *measures, *columns)
 
 
 def prepare_search(query: PlannedQuery, call: SearchCall) -> SearchRelation:
@@ -68,12 +85,14 @@ def prepare_search(query: PlannedQuery, call: SearchCall) -> SearchRelation:
     arguments = query.evaluate(texts)
     if call.function == "hybrid_search":
         arguments.setdefault("hybrid", True)
+    if isinstance(arguments.get("columns"), str):
+        arguments["columns"] = [arguments["columns"]]
     if isinstance(arguments.get("vector"), list):
         arguments["vector"] = _to_floats(arguments["vector"])
     if queries is not None:
         name = "text" if call.function == "text_search" else "vector"
         arguments[name] = query.run_text(_to_query(query, queries))
-    return SearchRelation(*found, arguments)
+    return SearchRelation(*found, arguments, call.function)
 
 
 def _parse_arguments(call: SearchCall) -> dict[str, str]:

@@ -109,6 +109,8 @@ class MergeRows:
     source_alias: str
     on: str
     clauses: tuple[Clause, ...]
+    evolves: bool = False
+    """Whether the table gets the columns of the source that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +403,33 @@ def list_words(expression: str) -> set[str] | None:
     return {token.text.lower() for token in tokens if token.token_type in kinds}
 
 
+def shorten_qualifiers(expression: str, table: Name) -> str:
+    """Return an expression whose columns are qualified by the last part of a table's name, where they are by several.
+
+    Args:
+        expression: the expression.
+        table: the name of the table; columns may be qualified by any end of it.
+    """
+    known = {tuple(part.lower() for part in table[first:]) for first in range(len(table) - 1)}
+    tokens = _tokenize(expression)
+    pieces, place, at = [], 0, 0
+    while at < len(tokens):
+        count = 1
+        while _is_name(tokens, at + 2 * count) and tokens[at + 2 * count - 1].token_type is TokenType.DOT:
+            count += 1
+        parts = [token.text.lower() for token in tokens[at : at + 2 * count : 2]]
+        length = next((length for length in range(count - 1, 1, -1) if tuple(parts[:length]) in known), 0)
+        if length and _is_name(tokens, at):
+            pieces.append(expression[place : tokens[at].start])
+            place = tokens[at + 2 * length - 2].start
+        at += 2 * count - 1
+    return "".join([*pieces, expression[place:]])
+
+
+def _is_name(tokens: Sequence[Token], at: int) -> bool:
+    return at < len(tokens) and tokens[at].token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+
+
 def _tokenize(text: str) -> list[Token]:
     try:
         return list(_Tokenizer(dialect=Spark()).tokenize(text))
@@ -476,7 +505,9 @@ class _Parser:
         if ctes:
             self._expect("INSERT")
         if self._is("WITH"):
-            raise self._unsupported("INSERT WITH SCHEMA EVOLUTION", "add the columns with ALTER TABLE … ADD COLUMNS")
+            raise self._unsupported(
+                "INSERT WITH SCHEMA EVOLUTION", "append the query's DataFrame with schema_mode='evolve'"
+            )
         overwrite = self._accept("OVERWRITE")
         if not overwrite:
             self._expect("INTO")
@@ -522,8 +553,7 @@ class _Parser:
         return DeleteRows(table, alias, self._take_where())
 
     def _parse_merge(self) -> Statement:
-        if self._is("WITH"):
-            raise self._unsupported("MERGE WITH SCHEMA EVOLUTION", "add the columns with ALTER TABLE … ADD COLUMNS")
+        evolves = self._accept("WITH", "SCHEMA", "EVOLUTION")
         self._expect("INTO")
         table, alias = self._take_name(), self._take_alias()
         self._expect("USING")
@@ -540,7 +570,7 @@ class _Parser:
                 raise InvalidInputError(
                     f"MERGE: of several clauses WHEN {rows.upper()}, only the last may be without a condition"
                 )
-        return MergeRows(table, alias, source, source_alias, on, tuple(clauses))
+        return MergeRows(table, alias, source, source_alias, on, tuple(clauses), evolves)
 
     def _parse_clause(self) -> Clause:
         rows = NOT_MATCHED if self._accept("NOT") else MATCHED
@@ -740,6 +770,13 @@ class _Parser:
         parts = list[str]()
         for place, token in enumerate(tokens):
             is_name = place == 0 or tokens[place - 1].token_type is TokenType.COMMA
+            if is_name and place + 1 < len(tokens) and tokens[place + 1].token_type is TokenType.DOT:
+                name = "".join(each.text for each in tokens[place : place + 3])
+                raise self._unsupported(
+                    f"{name}, a field of a struct,",
+                    "new columns with structs are written s STRUCT<x: INT>, and a struct gets fields by an append with "
+                    "schema_mode='evolve'",
+                )
             if not is_name and _is_word(token, *hints):
                 raise self._unsupported(token.text.upper(), hints[token.text.upper()])
             parts.append(self._spell(token))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from lance_namespace import DescribeNamespaceRequest
@@ -27,6 +28,7 @@ from sqlglot import exp
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.jobs.job import ChangeResult, WriteOptions
+from lancehouse.jobs.table_changes import replace_properties, set_properties
 from lancehouse.lake.blobs import is_blob
 from lancehouse.lake.commits import count_rows_added, locate_table
 from lancehouse.lake.scans import COMPANION
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 Levels = tuple[str, ...]
 Rows = Sequence[Sequence[Any]]
+Change = TypeVar("Change", sql.UpdateRows, sql.DeleteRows, sql.MergeRows)
+Text = TypeVar("Text", str, str | None)
 
 VACUUM_HOURS = 14 * 24
 """Age in hours up to which VACUUM keeps old versions by default."""
@@ -191,7 +195,7 @@ class _Runner:
         address = owner._address(levels)
         rows = self._query(statement.query)
         if statement.replace_where is not None:
-            where, alias = statement.replace_where, statement.table[-1]
+            where, alias = sql.shorten_qualifiers(statement.replace_where, levels), statement.table[-1]
             condition = self._translate(read_columns(owner, levels), where, alias)
             plan = row_statements.plan_replace_where(
                 self._spark,
@@ -238,6 +242,7 @@ class _Runner:
 
     def _delete(self, statement: sql.DeleteRows) -> DataFrame:
         owner, levels = self._find(statement.table)
+        statement = shorten_qualifiers(statement, levels)
         where, alias = statement.where, statement.alias or statement.table[-1]
         if where is None:
             return self._affected(owner.delete(levels, "true").deleted)
@@ -250,6 +255,7 @@ class _Runner:
 
     def _update(self, statement: sql.UpdateRows) -> DataFrame:
         owner, levels = self._find(statement.table)
+        statement = shorten_qualifiers(statement, levels)
         where, alias = statement.where, statement.alias or statement.table[-1]
         schema = read_columns(owner, levels)
         condition = Condition("true") if where is None else self._translate(schema, where, alias)
@@ -312,16 +318,20 @@ class _Runner:
         node = query.tree.args["where"].this.unnest()
         if isinstance(node, exp.Null):
             return "NULL"
-        if isinstance(node, exp.Literal) and node.is_string and not pa.types.is_string(column.type):
-            return None  # Spark stores no text as another type
         constants = Constants(query.plain_strings(), self._args, None)
-        return Translator(pa.schema([column]), lambda _: None, constants)._literal(column.type, constants.value(node))
+        constant = constants.value(node)
+        if isinstance(constant, str) and not pa.types.is_string(column.type):
+            return None  # Spark stores no text as another type
+        return Translator(pa.schema([column]), lambda _: None, constants)._literal(column.type, constant)
 
     def _affected(self, count: int) -> DataFrame:
         return self._result("num_affected_rows long", [[count]])
 
     def _merge(self, statement: sql.MergeRows) -> DataFrame:
         owner, levels = self._find(statement.table)
+        statement = shorten_qualifiers(statement, levels)
+        if statement.evolves:
+            row_statements.add_source_columns(owner._address(levels), self._query, statement)
         expressions = [statement.on, *(each.condition for each in statement.clauses)]
         expressions += [value for each in statement.clauses for _, value in each.assignments or ()]
         # Rows that the source cannot match need not be read, unless a clause is about them.
@@ -370,8 +380,7 @@ class _Runner:
             return self._nothing()
         empty = self._spark.createDataFrame([], to_struct(to_spark(schema)))
         table_writer.overwrite(empty, owner._address(levels), WriteOptions(), schema)
-        if properties:
-            owner.set_properties(levels, properties)
+        replace_properties(owner._address(levels), properties)
         return self._nothing()
 
     def _create_as(
@@ -387,12 +396,10 @@ class _Runner:
         before = owner._address(levels).to_ref().open().schema if replaces else None
         schema = table_writer.new_table_schema(rows.schema.jsonValue(), WriteOptions(), before)
         schema = apply_column_properties(schema, options)
-        if replaces:
-            table_writer.overwrite(rows, owner._address(levels), WriteOptions(), schema)
-        else:
-            table_writer.create(rows, owner._address(levels), WriteOptions(), schema)
-        if properties:
-            owner.set_properties(levels, properties)
+        write = table_writer.overwrite if replaces else table_writer.create
+        write(rows, owner._address(levels), WriteOptions(), schema)
+        store = replace_properties if replaces else set_properties
+        store(owner._address(levels), properties)
 
     def _create_view(self, statement: sql.CreateView) -> DataFrame:
         frame = self._query(statement.query)
@@ -690,6 +697,34 @@ class _Runner:
         as_of = None if statement.as_of is None else parse_time(self._spark.sql, _quote(statement.as_of))
         version = owner.restore(levels, statement.version, statement.tag, as_of)
         return self._result("version long", [[version]])
+
+
+def shorten_qualifiers(statement: Change, levels: Levels) -> Change:
+    """Return a statement that names all levels of the table, but in its expressions only the last, as Spark sees it."""
+    if statement.alias is not None:
+        return statement
+    table = levels if levels[-len(statement.table) :] == statement.table else statement.table
+
+    def shorten(text: Text) -> Text:
+        return text if text is None else sql.shorten_qualifiers(text, table)
+
+    def shorten_all(assignments: sql.Assignments) -> sql.Assignments:
+        return tuple((column, shorten(value)) for column, value in assignments)
+
+    if not isinstance(statement, sql.MergeRows):
+        shorter = replace(statement, table=table, where=shorten(statement.where))
+        if isinstance(shorter, sql.UpdateRows):
+            shorter = replace(shorter, assignments=shorten_all(shorter.assignments))
+        return shorter
+    clauses = tuple(
+        replace(
+            each,
+            condition=shorten(each.condition),
+            assignments=None if each.assignments is None else shorten_all(each.assignments),
+        )
+        for each in statement.clauses
+    )
+    return replace(statement, table=table, on=shorten(statement.on), clauses=clauses)
 
 
 def read_columns(owner: LanceCatalog, levels: Levels) -> pa.Schema:
