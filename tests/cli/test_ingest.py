@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from lance_namespace import CreateNamespaceRequest, connect
 
+from lancehouse.cli.ingest import SCHEMA_MODES
 from lancehouse.cli.main import main
+from lancehouse.jobs import table_jobs
 from tests.servers.lancehouse import Served
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests
 
@@ -67,6 +69,21 @@ def test_options_and_types(files: Path, engine_options: list[str], tmp_path: Pat
     assert done.exit_code == 0, done.output
     found = lance.dataset(tmp_path / "tables" / "trips.lance").to_table().to_pylist()
     assert found == [{"zip": "00712", "name": "müller"}]
+
+
+def test_columns_evolve_if_that_is_wanted(files: Path, tmp_path: Path) -> None:
+    assert SCHEMA_MODES == table_jobs.SCHEMA_MODES
+    here = ["--impl", "dir", "--property", f"root={tmp_path / 'tables'}", "--table", "trips", "--engine", "local"]
+    run(*here, f"{files}/more.csv")
+    (files / "wide.csv").write_text("id,text,more\n4,d,x\n")
+    refused = run(*here, f"{files}/wide.csv")
+    assert (refused.exit_code, "more" in refused.stderr) == (1, True)
+    done = run(*here, f"{files}/wide.csv", "--schema-mode", "evolve")
+    assert done.exit_code == 0, done.output
+    found = lance.dataset(tmp_path / "tables" / "trips.lance").to_table().to_pylist()
+    assert found == [{"id": 3, "text": "c", "more": None}, {"id": 4, "text": "d", "more": "x"}]
+    both = run(*here, f"{files}/wide.csv", "--schema-mode", "evolve", "--mode", "overwrite")
+    assert (both.exit_code, "evolve" in both.stderr) == (1, True), both.output
 
 
 def test_into_a_catalog(files: Path, lancehouse_server: Served) -> None:

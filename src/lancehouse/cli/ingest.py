@@ -9,6 +9,7 @@ from lancehouse.cli.options import parse_properties, parse_required_id
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
 MODES = ("append", "overwrite", "create")
+SCHEMA_MODES = ("fixed", "evolve")
 ICEBERG = "iceberg"
 
 
@@ -24,6 +25,13 @@ ICEBERG = "iceberg"
 @click.option("--format", type=click.Choice(FORMATS), help="Format; default: by the file extension.")
 @click.option(
     "--mode", type=click.Choice(MODES), default="append", show_default=True, help="What to do with existing rows."
+)
+@click.option(
+    "--schema-mode",
+    type=click.Choice(SCHEMA_MODES),
+    default=SCHEMA_MODES[0],
+    show_default=True,
+    help="Whether appended rows may add columns and widen types.",
 )
 @click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")
 @click.option(
@@ -57,6 +65,7 @@ def ingest(
     table: tuple[str, ...],
     format: str | None,
     mode: str,
+    schema_mode: str,
     columns: tuple[str, ...],
     format_options: dict[str, str],
     types: dict[str, str],
@@ -85,6 +94,7 @@ def ingest(
             columns=columns or None,
             options={**options, **format_options, **({"types": types} if types else {})},
             run=run,
+            schema_mode=schema_mode,
         )
     rows = TableRef.in_namespace(work.connect_client(), table, version=version).open().count_rows()
     work.app.output.record("", {"table": work.format_id(table), "version": version, "rows": rows})
