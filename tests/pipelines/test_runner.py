@@ -304,8 +304,12 @@ def test_blobs_are_binaries_to_steps_and_blobs_again(spark: Any, place: Pipeline
     place.pipeline(source={"table": "a"}, steps=[embed], sink={"table": "c"}).run(spark)
     assert place.table("c").take_blobs("image", [0])[0].readall()[1:4] == b"PNG"
     source = {"table": "a", "blobs": "reference"}
-    for name, steps in (("d", [{"where": "size = 17"}]), ("e", [{"sql": "SELECT *, image.size AS n FROM input"}])):
-        place.pipeline(source=source, steps=steps, sink={"table": name}).run(spark)
+    others: list[tuple[str, dict[str, str]]] = [
+        ("d", {"where": "size = 17"}),
+        ("e", {"sql": "SELECT *, image.size AS n FROM input"}),
+    ]
+    for name, step in others:
+        place.pipeline(source=source, steps=[step], sink={"table": name}).run(spark)
         assert place.table(name).take_blobs("image", [0])[0].readall()[1:4] == b"PNG"
     assert place.table("e").to_table(["n"]).to_pylist() == [{"n": 17}]
 
