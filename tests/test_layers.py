@@ -21,6 +21,7 @@ BASE = {
     "identifiers",
     "in_process",
     "locations",
+    "measures",
     "modes",
     "named_catalogs",
     "paging",

@@ -200,6 +200,8 @@ def test_workers(tmp_path: Path) -> None:
         os.kill(workers[0], signal.SIGKILL)
         wait_until(lambda: len(running.workers()) == 2 and workers[0] not in running.workers())
         assert running.client.iceberg("GET", "main/namespaces").json["namespaces"] == [["n"]]
+        wait_until(lambda: 'lancehouse_worker_restarts_total{reason="crashed"} 1.0' in metrics(running))
+        wait_until(lambda: 'lancehouse_pool_size{backend="",pool="scans"} 16.0' in metrics(running))
         workers = running.workers()
         running.process.kill()
         wait_until(lambda: have_ended(workers))

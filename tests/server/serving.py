@@ -20,6 +20,7 @@ from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server.http.application import App
 from lancehouse.server.http.auth import Authenticator
+from lancehouse.server.http.health import Check
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.observability import Log
 from lancehouse.server.http.protocol import create_protocol
@@ -99,6 +100,7 @@ def serving(
     auth: bool = False,
     names: Sequence[str] = ("main", "other"),
     level: str = "info",
+    checks: Sequence[Check] = (),
 ) -> Iterator[ServerClient]:
     """A server on SQLite, with a warehouse for each name."""
     limits = limits or ServerLimits()
@@ -108,7 +110,8 @@ def serving(
     file = folder / "log"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     log = Log(level, descriptor)
-    app = App(catalog, Authenticator(Principals(database), required=auth), limits=limits, log=log, extra_routes=more)
+    authenticator = Authenticator(Principals(database), required=auth)
+    app = App(catalog, authenticator, limits=limits, log=log, extra_routes=more, extra_checks=checks)
     listener = listen(ServerSettings(port=0))
     port = listener.getsockname()[1]
     ready = threading.Event()

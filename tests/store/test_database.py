@@ -406,3 +406,28 @@ def test_what_is_recalled_holds_until_anybody_writes(place: StoredNamespace) -> 
     other.write(lambda tx: repository.delete_entry(tx, made.id))
     assert recall() is None
     other.close()
+
+
+def test_a_sign_of_life_is_one_row_that_changes(database: Database) -> None:
+    for now in (1000, 2000):
+        database.write(lambda tx, now=now: repository.put_sign_of_life(tx, now))  # type: ignore[misc]
+    assert database.write(lambda tx: repository.delete_keys_before(tx, 2000)) == 0
+    assert database.write(lambda tx: repository.delete_keys_before(tx, 2001)) == 1
+
+
+def test_pools_tell_who_works_and_who_waits(database: Database) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def work(_: Tx) -> None:
+        inside.set()
+        assert go_on.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(database.write, work)
+        assert inside.wait(30)
+        during = database.pool_state
+        go_on.set()
+        busy.result(30)
+    assert (during.in_use, during.waiting) == (1, 0)
+    assert during.size >= 1
+    assert database.pool_state.in_use == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import time_ns
 from types import MappingProxyType
 
 from lance_namespace.errors import InvalidInputError
@@ -53,6 +54,12 @@ def default_warehouse_location(database: Database) -> str | None:
 def check_database(database: Database) -> None:
     """Raise if the database cannot be reached or does not have the right schema."""
     migrate.check(database)
+
+
+def prove_write(database: Database) -> None:
+    """Commit a small change, and raise if that is not possible: no other operation shows that the disk is not full."""
+    now = time_ns() // 1_000_000
+    database.write(lambda tx: repository.put_sign_of_life(tx, now))
 
 
 def _create_folder(folder: Path) -> None:

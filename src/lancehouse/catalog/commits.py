@@ -16,6 +16,7 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
 )
 
+from lancehouse import measures
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import (
@@ -143,9 +144,16 @@ class Commits:
     ) -> list[EntryRow]:
         for name, _ in changes:
             caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
+        with measures.report_commit():
+            return self._retry_attempts(caller, warehouse, changes)
+
+    def _retry_attempts(
+        self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
+    ) -> list[EntryRow]:
         for attempt in range(ATTEMPTS):
             with suppress(_CommitConflictError):
                 return self._attempt(caller, warehouse, changes)
+            measures.report("commits", "repeated")
             # The first retry is immediate; later ones wait a random time, so that writers do not keep colliding.
             sleep(random.uniform(0, LONGEST_PAUSE_S) * min(attempt, 4) / 4)  # noqa: S311
         raise ConcurrentModificationError(

@@ -9,15 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import re
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
+import pyarrow.fs as pafs
 from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from lancehouse import measures
 from lancehouse.catalog import location_access
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.temporary_credentials import own_google_token
@@ -103,6 +107,31 @@ class WarehouseFiles:
             return local.is_file() if local is not None else bool(self.file_io().new_input(_remote_uri(path)).exists())
         except (OSError, ValueError) as error:
             raise _to_lance_error("read", path, error) from error
+
+    def require_reachable(self) -> None:
+        """Look at the warehouse's location, by one or two requests.
+
+        Raises:
+            ServiceUnavailableError: it cannot be read now, or there is no such folder or bucket.
+        """
+        location = self._warehouse.location
+        local = _local_path(location)
+        if local is not None:
+            if not os.access(local, os.R_OK | os.W_OK | os.X_OK):
+                raise ServiceUnavailableError(f"{location} is not there, or cannot be read and written")
+            return
+        try:
+            file_io = cast(PyArrowFileIO, self.file_io())
+            scheme, bucket, path = file_io.parse_location(location)
+            system = file_io.fs_by_scheme(scheme, bucket)
+            if system.get_file_info(path).type != pafs.FileType.NotFound:
+                return
+        except (OSError, ValueError) as error:
+            raise ServiceUnavailableError(str(_to_lance_error("read", location, error))) from error
+        # A warehouse without tables has no folder yet. Whoever may see only a part of the bucket may not ask for it.
+        with suppress(OSError):
+            if system.get_file_info(path.partition("/")[0]).type == pafs.FileType.NotFound:
+                raise ServiceUnavailableError(f"{location}: there is no such bucket")
 
     def may_exist(self, path: str) -> bool:
         """Return whether a file still exists, on local disk; True for an object store, where asking is slow."""
@@ -203,4 +232,5 @@ def _to_lance_error(verb: str, path: str, error: OSError | ValueError) -> Invali
     code = getattr(error, "errno", None)
     is_invalid = not isinstance(error, OSError) or isinstance(error, FileExistsError) or code in _MISTAKES
     kind = InvalidInputError if is_invalid else ServiceUnavailableError
+    measures.report_storage_error(kind)
     return kind(f"{path} cannot be {verb}: {reason}")

@@ -201,6 +201,8 @@ class CatalogNamespace(TableOperations):
     """Whether credentials come with the entry, without another request; then operations that read data ask for them."""
     managed_versions_hint: ClassVar[str] = "use an Iceberg table of an Iceberg REST server, with the `iceberg` client"
     """What an error advises if the catalog should manage versions and cannot."""
+    ping_path: ClassVar[str] = "/v1/config"
+    """A path that every server of this kind answers."""
     drops_missing: ClassVar[bool] = False
     """Whether dropping a namespace that does not exist succeeds when the request gives no `mode`."""
 
@@ -225,6 +227,14 @@ class CatalogNamespace(TableOperations):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def ping(self) -> None:
+        """Send one request that changes nothing, without retries, to see whether the server answers and knows us.
+
+        Raises:
+            LanceNamespaceError: it does not.
+        """
+        self._rest.ping(self.ping_path)
 
     def close(self) -> None:
         """Close the connections to the server.

@@ -19,6 +19,7 @@ class LakekeeperNamespace(CatalogNamespace):
     """The Lance namespace of a Lakekeeper server. The first level of an id is the warehouse, by its name."""
 
     client: ClassVar[str] = "lakekeeper"
+    ping_path: ClassVar[str] = f"{ICEBERG_API}/v1/config"
     managed_versions_hint: ClassVar[str] = (
         "Lakekeeper's own Iceberg tables have one: use the `iceberg` client with Lakekeeper's endpoint and /catalog"
     )

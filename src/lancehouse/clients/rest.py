@@ -167,6 +167,16 @@ class Rest:
         logger.debug("%d reads such as %s in %.0f ms", len(signed_requests), signed_requests[0][0], elapsed_ms)
         return [reply if reply is not None and reply.status in (200, 304) else None for reply in replies]
 
+    def ping(self, path: str) -> None:
+        """GET a path once. A refusal of the request is an answer too, unless it is about who sent it.
+
+        Raises:
+            LanceNamespaceError: no answer came, or the server failed, or it does not know the sender.
+        """
+        outcome = self._attempt("GET", path, "", None, None, "the catalog", NO_OVERRIDES)
+        if outcome.status in (0, *REFUSED, 403, 429) or outcome.status >= 500:
+            outcome.result()
+
     def list_pages(
         self,
         path: str,

@@ -69,6 +69,7 @@ class UnityNamespace(CatalogNamespace):
     """The Lance namespace of one catalog of a Unity server. Ids are catalog, schema, table."""
 
     client: ClassVar[str] = "unity"
+    ping_path: ClassVar[str] = "/catalogs"
     lists_whole_ids: ClassVar[bool] = False
     delimiter: ClassVar[str] = "$"
     cascades: ClassVar[bool] = True

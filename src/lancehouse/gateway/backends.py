@@ -9,7 +9,7 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -46,6 +46,7 @@ from lance_namespace.errors import (
 )
 from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
 
+from lancehouse import measures
 from lancehouse.credentials import TUNING, harmless_options
 from lancehouse.gateway.backend_confinement import BackendConfinement
 from lancehouse.gateway.operations import Operation, RequestEncoding, ResponseEncoding
@@ -245,6 +246,22 @@ class Backend:
         confinement = self.confine(own) if self.confine else BackendConfinement(self.name, self.roots, reads_all)
         return _connect_clients(self.impl, tuple(sorted(self.properties.items())), own, confinement)
 
+    def ping(self) -> None:
+        """See whether its catalog answers, by one request; a refusal of the request is an answer too.
+
+        Raises:
+            LanceNamespaceError: it does not, or does not know the gateway; without the backend's secrets.
+        """
+        about = f"backend {self.name}"
+        with self.secrets.redact_errors(about), translate_errors(about, self.properties):
+            client = self.connect().inner
+            ping = getattr(client, "ping", None)
+            if ping is not None:
+                ping()
+                return
+            with suppress(InvalidInputError, UnsupportedOperationError, NotImplementedError):
+                client.list_namespaces(ListNamespacesRequest(id=[], limit=1))
+
     def check_ids(self, ids: Iterable[Sequence[str]]) -> None:
         """Refuse names that a backend such as `dir` would use as paths.
 
@@ -371,7 +388,7 @@ def run_operation(
         LanceNamespaceError: the error of the backend.
         UnsupportedOperationError: the backend has no such operation.
     """
-    with backend.translate_errors(operation):
+    with measures.report_backend_call(backend.name), backend.translate_errors(operation):
         _check_storage_options(getattr(request, "storage_options", None) or {})
         clients = backend.connect(token, reads_all=reads_all)
         # The prefix comes first: counting the rows that get a long literal uses the backend's ids.

@@ -39,6 +39,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse import measures
 from lancehouse.credentials import is_read_only
 from lancehouse.errors import CommitStateUnknownError, is_panic
 from lancehouse.schema.walk import nullable_hint
@@ -266,6 +267,8 @@ def translate_errors(about: object, options: Options = None) -> Iterator[None]:
         kind = find_error_class(text)
         if kind is None and isinstance(error, (KeyError, TypeError)):
             raise
+        if not FROM_NAMESPACE.match(text):
+            measures.report_storage_error(kind)
         translation = (kind or InternalError)(f"{about}: {clean_message(message, known)}")
         # The cause is printed with its own text, so it is kept only if nothing had to be hidden.
         raise translation from (error if message == text else None)

@@ -169,6 +169,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.server.console import routes
     from lancehouse.server.http.application import App
     from lancehouse.server.http.auth import Authenticator, IssuerSettings
+    from lancehouse.server.http.health import OTHERS_S, Check
     from lancehouse.server.http.origins import Origins
 
     database = bootstrap.open_database(settings.db)
@@ -192,7 +193,16 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     backends = own_backends | other_backends
     extra_routes = [*lance.routes(backends), *routes.routes(backends)]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
-    app = App(catalog, authenticator, limits=settings.limits, log=log, extra_routes=extra_routes, origins=origins)
+    checks = [Check("backend", backend.name, backend.ping, OTHERS_S) for backend in other_backends.values()]
+    app = App(
+        catalog,
+        authenticator,
+        limits=settings.limits,
+        log=log,
+        extra_routes=extra_routes,
+        origins=origins,
+        extra_checks=checks,
+    )
     in_process.register_server(name, app.answer_in_process)
     return app
 

@@ -23,7 +23,7 @@ from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server import process_memory
-from lancehouse.server.http.observability import MULTIPROCESS
+from lancehouse.server.http.observability import MULTIPROCESS, record_restart
 from lancehouse.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,8 @@ class WorkerSupervisor:
         self._metrics = tempfile.mkdtemp(prefix="lancehouse-metrics-")
         self._running: list[subprocess.Popen[bytes]] = []
         self._starting: set[int] = set()
-        self._killed: set[int] = set()
+        self._killed: dict[int, str] = {}
+        """Why workers were killed, by process id."""
         self._crashes: deque[float] = deque()
         self._is_stopping = False
 
@@ -143,19 +144,19 @@ class WorkerSupervisor:
     def _kill_hanging(self, pids: Collection[int]) -> None:
         for worker in self._running:
             if worker.pid in pids:
-                self._kill(worker, f"did not respond for {SILENT_S:g} s")
+                self._kill(worker, "hung", f"did not respond for {SILENT_S:g} s")
 
     def _end_large(self) -> None:
         most = self._settings.max_memory
         for worker in self._running if most else ():
             if most and process_memory.resident_bytes(worker.pid) > most:
-                self._kill(worker, f"holds more than --max-memory, {most} bytes")
+                self._kill(worker, "memory", f"holds more than --max-memory, {most} bytes")
 
-    def _kill(self, worker: subprocess.Popen[bytes], reason: str) -> None:
+    def _kill(self, worker: subprocess.Popen[bytes], why: str, reason: str) -> None:
         # A large process takes a while to end: it is still there in the next rounds.
         if worker.pid not in self._killed and worker.poll() is None:
             logger.error("worker %d %s: it is killed and replaced", worker.pid, reason)
-            self._killed.add(worker.pid)
+            self._killed[worker.pid] = why
             worker.kill()  # a suspended process reacts to no other signal
 
     def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
@@ -170,7 +171,7 @@ class WorkerSupervisor:
             self._count_crash()
         logger.warning("worker %d ended with code %d and is replaced", worker.pid, worker.returncode)
         self._starting.discard(worker.pid)
-        self._killed.discard(worker.pid)
+        record_restart(self._metrics, self._killed.pop(worker.pid, "crashed"))
         self._start()
 
     def _count_crash(self) -> None:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.measures import PoolState
 from lancehouse.store import statements
 from lancehouse.store.statements import Row, Statement, Tx, Values
 
@@ -94,6 +95,11 @@ class Database:
             CommitStateUnknownError: it is not known whether the change was made.
         """
         return self.engine().write(work)
+
+    @property
+    def pool_state(self) -> PoolState:
+        """The connections to Postgres; of SQLite the one that writes."""
+        return self.engine().pool_state
 
     def close(self) -> None:
         """Finish waiting writes and close the connections; later calls are refused."""
@@ -169,6 +175,11 @@ class Sqlite:
         """Run `work` in a transaction; it is durable on return."""
         writer = self._writer or self._new_writer()
         return writer.write(work)
+
+    @property
+    def pool_state(self) -> PoolState:
+        """The connection that writes, and the writes that wait for it."""
+        return PoolState(1, 0, 0) if self._writer is None else self._writer.pool_state
 
     def close(self) -> None:
         """Finish waiting writes, then close all connections."""
@@ -431,6 +442,11 @@ class Writer:
             raise pending.error
         result: T = pending.result
         return result
+
+    @property
+    def pool_state(self) -> PoolState:
+        """Whether it writes, and how many writes wait."""
+        return PoolState(1, int(self._busy), len(self._queue))
 
     def close(self) -> None:
         """Finish waiting writes; later ones are refused."""

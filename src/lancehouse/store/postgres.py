@@ -18,6 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from lancehouse import secrets
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.measures import PoolState
 from lancehouse.store import statements
 from lancehouse.store.statements import Row, Statement, Tx, Values
 
@@ -138,6 +139,8 @@ class Postgres:
         self._capacity = threading.BoundedSemaphore(CONNECTIONS)
         self._local = threading.local()
         self._closed = False
+        self._counting = threading.Lock()
+        self._in_use = self._asking = 0
 
     def read(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in a read-only snapshot; if the pooled connection was broken, once again with a new one."""
@@ -251,7 +254,10 @@ class Postgres:
 
         One that broke in the block is not returned to the pool, and the error becomes `ConnectionLostError`.
         """
-        if not self._capacity.acquire(timeout=PATIENCE_S):
+        self._count(asking=1)
+        has_capacity = self._capacity.acquire(timeout=PATIENCE_S)
+        self._count(asking=-1, in_use=int(has_capacity))
+        if not has_capacity:
             raise statements.unreachable_error("all connections are in use")
         try:
             connection = self._acquire()
@@ -265,7 +271,18 @@ class Postgres:
             finally:
                 self._release(connection)
         finally:
+            self._count(in_use=-1)
             self._capacity.release()
+
+    def _count(self, *, asking: int = 0, in_use: int = 0) -> None:
+        with self._counting:
+            self._asking += asking
+            self._in_use += in_use
+
+    @property
+    def pool_state(self) -> PoolState:
+        """The connections in use, and the threads that wait for one."""
+        return PoolState(CONNECTIONS, self._in_use, self._asking)
 
     def _acquire(self) -> Connection:
         if self._closed:

@@ -716,6 +716,12 @@ INSERT_KEY = Statement(insert_into(k, "key", "digest", "status", "body", "create
 FINISH_KEY = Statement(
     update(k).where(k.c.key == bindparam("called")).values(status=bindparam("new_status"), body=bindparam("new_body"))
 )
+SIGN_OF_LIFE = "sign of life"
+"""Key of a row that only shows that the database can be written. Clients' keys are UUIDs."""
+_sign = insert_into(k, "key", "digest", "status", "created_ms")
+PUT_SIGN_OF_LIFE = Statement(
+    _sign.on_conflict_do_update(index_elements=[k.c.key], set_={"created_ms": _sign.excluded.created_ms})
+)
 DELETE_KEYS = Statement(delete(k).where(k.c.created_ms < bindparam("before")))
 
 
@@ -737,6 +743,11 @@ def insert_key(tx: Tx, key: str, digest: str, status: int, body: bytes | None, n
 def finish_key(tx: Tx, key: str, status: int, body: bytes | None) -> None:
     """Store the response of a key."""
     tx.run(FINISH_KEY, {"called": key, "new_status": status, "new_body": body})
+
+
+def put_sign_of_life(tx: Tx, now_ms: int) -> None:
+    """Write the time to a row of its own."""
+    tx.run(PUT_SIGN_OF_LIFE, {"key": SIGN_OF_LIFE, "digest": "", "status": 0, "created_ms": now_ms})
 
 
 def delete_keys_before(tx: Tx, before_ms: int) -> int:

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lancehouse import measures
 from lancehouse.caches import SingleFlight
 from lancehouse.catalog import location_access
 from lancehouse.catalog.entries import now_ms
@@ -75,6 +76,7 @@ class ExportFiles:
                 return _write_local(self._folder / table_uuid / file, rows)
             return self._write_remote(f"{self.table_folder(table_uuid)}/{file}", rows)
         except (OSError, pa.ArrowException) as error:
+            measures.report_storage_error(ServiceUnavailableError)
             reason = getattr(error, "strerror", None) or str(error).partition("\n")[0][:300]
             raise ServiceUnavailableError(f"the scan cache at {self._root} cannot be written: {reason}") from error
 
@@ -187,7 +189,7 @@ class Exports:
     def __init__(self, database: Database, *, cache_bytes: int) -> None:
         self._database = database
         self._limit = cache_bytes
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="export")
+        self._pool = measures.CountedPool(AT_ONCE, "export")
         self._single_flight: SingleFlight[ExportRow] = SingleFlight()
         self._swept_at: dict[str, float] = {}
 
@@ -203,10 +205,15 @@ class Exports:
         # Between the read and this write another server may have evicted a copy: only those that could still be marked
         # are used, and the requests are then covered again without the others.
         available = self._extend_retention(used.values()) - self._delete_lost(ExportFiles(warehouse), used.values())
-        if available == used.keys():
-            return parts
-        by_digest = {digest: [row for row in rows if row.id in available] for digest, rows in by_digest.items()}
-        return [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
+        if available != used.keys():
+            by_digest = {digest: [row for row in rows if row.id in available] for digest, rows in by_digest.items()}
+            parts = [
+                part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))
+            ]
+        hits = sum(isinstance(part, ExportRow) for part in parts)
+        measures.report("scan_cache", "hit", amount=hits)
+        measures.report("scan_cache", "miss", amount=len(parts) - hits)
+        return parts
 
     def _extend_retention(self, rows: Collection[ExportRow]) -> set[int]:
         """Mark copies as named by a plan now, and return the ids of those that will not be removed for an hour."""
@@ -259,6 +266,7 @@ class Exports:
         file = ExportFiles(warehouse).write(
             table_uuid, str(fragment.id), lambda sink: version.write(fragment, request.columns, request.rows, sink)
         )
+        measures.report("scan_cache_bytes", "written", amount=file.bytes)
         return self._database.write(
             lambda tx: export_rows.insert_export(
                 tx,
@@ -286,7 +294,7 @@ class Exports:
     def trim(self, warehouse: Warehouse) -> None:
         """Delete copies until the cache is within its limit, least recently planned first."""
         copies = ExportFiles(warehouse)
-        excess_bytes = self._database.read(lambda tx: export_rows.count_export_bytes(tx, warehouse.name)) - self._limit
+        excess_bytes = self.count_bytes(warehouse) - self._limit
         before = now_ms() - KEPT_MS
         while excess_bytes > 0:
             rows = self._database.read(lambda tx: export_rows.list_oldest_exports(tx, warehouse.name, before, EVICTED))
@@ -301,6 +309,7 @@ class Exports:
         # The row goes first, and only if no plan has named the copy since: the file then has no user left.
         if self._database.write(lambda tx: export_rows.delete_export(tx, row.id, before_ms)):
             copies.delete(row.path)
+            measures.report("scan_cache_bytes", "removed", amount=row.bytes)
 
     def sweep(self, warehouse: Warehouse) -> None:
         """Delete files without a row: a server died before it inserted the row, or after it deleted it.
@@ -315,6 +324,15 @@ class Exports:
             for uuid, path in old_files:
                 if uuid == table_uuid and path not in known_paths:
                     copies.delete(path)
+
+    def count_bytes(self, warehouse: Warehouse) -> int:
+        """Return the size of a warehouse's copies."""
+        return self._database.read_one(lambda tx: export_rows.count_export_bytes(tx, warehouse.name))
+
+    @property
+    def pool_state(self) -> measures.PoolState:
+        """The threads that make copies."""
+        return self._pool.state
 
     def close(self) -> None:
         """Wait for copies that are being created, and drop those that wait."""

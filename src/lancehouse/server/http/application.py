@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError, UnauthenticatedError
 
-from lancehouse import in_process
+from lancehouse import in_process, measures
 from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
 from lancehouse.catalog.entries import delete_old_keys
 from lancehouse.catalog.errors import WouldBlockError
@@ -30,6 +30,7 @@ from lancehouse.server.http.errors import (
     error_response,
     failure_response,
 )
+from lancehouse.server.http.health import Check, Health, catalog_checks, taken_metrics
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
 from lancehouse.server.http.oauth import LoginQueue
@@ -107,14 +108,16 @@ class App:
         limits: ServerLimits | None = None,
         extra_routes: Sequence[Route] = (),
         origins: Origins | None = None,
+        extra_checks: Sequence[Check] = (),
     ) -> None:
-        """Serve Iceberg REST, health and metrics, and `extra_routes`."""
+        """Serve Iceberg REST, health and metrics, and `extra_routes`; `extra_checks` are of what these need."""
         self.catalog = catalog
         self._auth = authentication
         self._limits = limits or ServerLimits()
         self._origins = origins or Origins()
         self._log = log
         self._metrics = Metrics()
+        self._health = Health((*catalog_checks(catalog), *extra_checks))
         self._ids = RequestIds()
         self._gzip = GzipCache()
         self._in_flight = 0
@@ -125,7 +128,7 @@ class App:
                 iceberg.CONFIG,
                 *management.ROUTES,
                 management.AUDIT,
-                *system_routes.routes(self._metrics, authentication),
+                *system_routes.routes(self._metrics, authentication, self._health, self._find_identity),
                 *extra_routes,
             )
         )
@@ -134,6 +137,8 @@ class App:
         self._streaming = ResponseStreamer(self._pools, self._limits)
         self._budget = MemoryBudget(max(self._limits.body_memory, self._limits.body))
         self._tasks: list[asyncio.Task[None]] = []
+        self._metrics.add_source(lambda: taken_metrics(self.catalog, self._health))
+        measures.publish_to(self._metrics.receive)
 
     def start(self) -> None:
         """Start the threads and the periodic background tasks."""
@@ -141,7 +146,7 @@ class App:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(coroutine)
-            for coroutine in (self._delete_expired(), self._report_in_flight(), self._trim_memory())
+            for coroutine in (self._delete_expired(), self._report_load(), self._trim_memory())
         ]
 
     def close(self) -> None:
@@ -152,9 +157,28 @@ class App:
         self.catalog.scans.exports.close()
         self.catalog.database.close()
 
-    async def _report_in_flight(self) -> None:
+    async def _report_load(self) -> None:
+        """Measure now and then how much of what is limited is in use."""
         while True:
-            self._metrics.set_in_flight(self._in_flight)
+            measured = {
+                "requests_in_flight": self._in_flight,
+                "streams": self._streaming.count,
+                "body_bytes": self._budget.used,
+                "log_lines_waiting": self._log.waiting,
+            }
+            for name, value in measured.items():
+                self._metrics.set_gauge(name, value)
+            if dropped := self._log.take_dropped():
+                self._metrics.count_dropped_lines(dropped)
+            pools: dict[tuple[str, str], measures.PoolState] = {
+                ("database", ""): self.catalog.database.pool_state,
+                ("exports", ""): self.catalog.scans.exports.pool_state,
+                **{(key.kind, key.group): state for key, state in self._pools.states().items()},
+            }
+            for labels, state in pools.items():
+                self._metrics.set_gauge("pool_size", state.size, *labels)
+                self._metrics.set_gauge("pool_in_use", state.in_use, *labels)
+                self._metrics.set_gauge("pool_waiting", state.waiting, *labels)
             await asyncio.sleep(MEASURE_EVERY_S)
 
     async def _trim_memory(self) -> None:
@@ -417,6 +441,15 @@ class App:
             return system_routes.NOBODY
         identity = self._auth.identify(exchange.headers, blocking=blocking)
         self._origins.check_host(exchange.headers.get("host"), identity is ANYBODY)
+        return identity
+
+    def _find_identity(self, headers: Mapping[str, str]) -> Identity:
+        """Return the identity of a caller of a public route, who may have none."""
+        try:
+            identity = self._auth.identify(headers)
+            self._origins.check_host(headers.get("host"), identity is ANYBODY)
+        except LanceNamespaceError:
+            return system_routes.NOBODY
         return identity
 
     def _create_call(self, exchange: Exchange, identity: Identity, *, blocking: bool) -> Call:

@@ -9,7 +9,7 @@ import os
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -30,8 +30,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+from lancehouse.measures import STORAGE_ERRORS, Event
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 FLUSH_S = 0.05
@@ -52,7 +55,7 @@ class Log:
         self._lines: deque[bytes] = deque()
         self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
         self._waiting = 0
-        self._dropped = 0
+        self._dropped = self._dropped_before = 0
         self._cached_second = (0, "")
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
@@ -80,12 +83,23 @@ class Log:
                 lines.append(self._lines.popleft())
         if self._waiting > MOST_WAITING:
             self._dropped += len(lines)
+            self._dropped_before += len(lines)
             return
         if self._dropped:
             lines.append(orjson.dumps({"level": "warning", "dropped_lines": self._dropped}) + b"\n")
             self._dropped = 0
         self._waiting += len(lines)
         self._queue.put(lines)
+
+    @property
+    def waiting(self) -> int:
+        """Lines that wait to be written."""
+        return self._waiting
+
+    def take_dropped(self) -> int:
+        """Return how many lines were dropped since the last call."""
+        dropped, self._dropped_before = self._dropped_before, 0
+        return dropped
 
     def close(self) -> None:
         """Write the remaining lines, and stop the thread."""
@@ -159,22 +173,52 @@ class RequestIds:
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
+RESTARTS = ("crashed", "hung", "memory")
+"""Reasons for which a worker is replaced."""
+RESTARTS_FILE = "restarts.json"
+Source = Callable[[], Iterable[Metric]]
+"""Returns metrics that are taken when somebody asks for them."""
+
+
 class Metrics:
-    """Counts requests by route, method and status. With several workers, each can report the sum over all of them."""
+    """What the server counts. With several workers, each can report the sum over all of them."""
 
     def __init__(self) -> None:
         self.is_shared = MULTIPROCESS in os.environ
-        own = CollectorRegistry()
-        labels = ("route", "method", "status")
-        self._requests = Counter("lancehouse_requests", "Requests answered.", labels, registry=own)
+        own = self._own = CollectorRegistry()
+        self._requests = Counter(
+            "lancehouse_requests", "Requests answered.", ("route", "method", "status"), registry=own
+        )
         self._seconds = Histogram(
             "lancehouse_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS_S, registry=own
         )
-        self._in_flight = Gauge(
-            "lancehouse_requests_in_flight", "Requests being answered.", registry=own, multiprocess_mode="livesum"
-        )
-        self._own = own
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._events: dict[Event, Counter] = {
+            "commits": Counter(
+                "lancehouse_commits", "Commits, and repetitions, by outcome.", ("outcome",), registry=own
+            ),
+            "storage_errors": Counter("lancehouse_storage_errors", "Errors of stores.", ("kind",), registry=own),
+            "scan_cache": Counter("lancehouse_scan_cache", "Copies that scans needed.", ("outcome",), registry=own),
+            "scan_cache_bytes": Counter(
+                "lancehouse_scan_cache_changed_bytes", "Bytes of copies made and removed.", ("change",), registry=own
+            ),
+            "backend_calls": Counter(
+                "lancehouse_backend_calls", "Calls of catalogs by the gateway.", ("backend", "outcome"), registry=own
+            ),
+        }
+        self._backend_seconds = Histogram(
+            "lancehouse_backend_seconds", "Time of these calls.", ("backend",), buckets=BUCKETS_S, registry=own
+        )
+        self._event_children: dict[tuple[Event, tuple[str, ...]], Counter] = {}
+        for event, labels in KNOWN_LABELS.items():  # a rate needs a zero to begin with
+            for label in labels:
+                self._events[event].labels(label)
+        self._gauges = {
+            name: Gauge(f"lancehouse_{name}", text, labels, registry=own, multiprocess_mode="livesum")
+            for name, (text, labels) in GAUGES.items()
+        }
+        self._log_lines = Counter("lancehouse_log_lines_dropped", "Lines that nobody read in time.", registry=own)
+        self._sources: list[Source] = []
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a response and the time that it took."""
@@ -186,25 +230,98 @@ class Metrics:
         children[0].inc()
         children[1].observe(seconds)
 
-    def set_in_flight(self, requests: int) -> None:
-        """Set the number of requests in progress; called at intervals, as it costs more than counting them."""
-        self._in_flight.set(requests)
+    def receive(self, event: Event, labels: tuple[str, ...], amount: float) -> None:
+        """Count what another layer reports; see `lancehouse.measures`."""
+        if event == "backend_seconds":
+            self._backend_seconds.labels(*labels).observe(amount)
+            return
+        key = (event, labels)
+        child = self._event_children.get(key)
+        if child is None:
+            child = self._event_children[key] = self._events[event].labels(*labels)
+        child.inc(amount)
+
+    def set_gauge(self, name: str, value: float, *labels: str) -> None:
+        """Set one of `GAUGES`; called at intervals, as it costs more than counting."""
+        gauge = self._gauges[name]
+        (gauge.labels(*labels) if labels else gauge).set(value)
+
+    def count_dropped_lines(self, lines: int) -> None:
+        """Count lines of the log that were dropped."""
+        self._log_lines.inc(lines)
+
+    def add_source(self, source: Source) -> None:
+        """Add metrics that are taken when somebody asks for them, and are the same in all workers."""
+        self._sources.append(source)
 
     def to_prometheus(self) -> tuple[bytes, str]:
         """Return all metrics in Prometheus' text format, and its content type."""
-        if not self.is_shared:
-            return generate_latest(self._own) + generate_latest(_process_registry([os.getpid()])), CONTENT_TYPE_LATEST
-        folder = Path(os.environ[MULTIPROCESS])
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
-        pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
-        return generate_latest(registry) + generate_latest(_process_registry(pids)), CONTENT_TYPE_LATEST
+        pids = [os.getpid()]
+        counted = self._own
+        if self.is_shared:
+            folder = Path(os.environ[MULTIPROCESS])
+            counted = CollectorRegistry()
+            MultiProcessCollector(counted, str(folder))  # type: ignore[no-untyped-call]
+            pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
+        taken = CollectorRegistry()
+        taken.register(_ProcessMetrics(pids))
+        taken.register(_TakenMetrics([_restart_metrics, *self._sources]))
+        return generate_latest(counted) + generate_latest(taken), CONTENT_TYPE_LATEST
 
 
-def _process_registry(pids: list[int]) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(_ProcessMetrics(pids))
-    return registry
+KNOWN_LABELS: Mapping[Event, tuple[str, ...]] = {
+    "commits": ("committed", "conflict", "repeated", "refused", "failed"),
+    "storage_errors": tuple(label for _, label in STORAGE_ERRORS),
+    "scan_cache": ("hit", "miss"),
+    "scan_cache_bytes": ("written", "removed"),
+}
+GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "requests_in_flight": ("Requests being answered.", ()),
+    "streams": ("Responses with many rows being sent.", ()),
+    "body_bytes": ("Memory held for bodies of requests.", ()),
+    "log_lines_waiting": ("Lines of the log that wait to be written.", ()),
+    "pool_size": ("Threads, or connections to the database.", ("pool", "backend")),
+    "pool_in_use": ("Those of them that work.", ("pool", "backend")),
+    "pool_waiting": ("Calls that wait for one of them.", ("pool", "backend")),
+}
+
+
+def _restart_metrics() -> Iterator[Metric]:
+    """Yield the restarts of workers, which their parent counts."""
+    metric = CounterMetricFamily("lancehouse_worker_restarts", "Workers that were replaced.", labels=("reason",))
+    counts = read_restarts(os.environ.get(MULTIPROCESS))
+    for reason in RESTARTS:
+        metric.add_metric((reason,), counts.get(reason, 0))
+    yield metric
+
+
+def read_restarts(folder: str | None) -> dict[str, int]:
+    """Return how many workers the parent has replaced, by reason."""
+    try:
+        counts: dict[str, int] = orjson.loads(Path(folder or "/nowhere", RESTARTS_FILE).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return counts
+
+
+def record_restart(folder: str, reason: str) -> None:
+    """Count a worker that is replaced. To be called by the parent only."""
+    counts = read_restarts(folder)
+    new = Path(folder, f"{RESTARTS_FILE}.new")
+    new.write_bytes(orjson.dumps({**counts, reason: counts.get(reason, 0) + 1}))
+    new.rename(Path(folder, RESTARTS_FILE))
+
+
+class _TakenMetrics(Collector):
+    """Reports what some functions return."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield their metrics."""
+        for source in self._sources:
+            yield from source()
 
 
 class _ProcessMetrics(Collector):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Barrier
 from typing import Literal, ParamSpec, TypeVar
 
 from lance_namespace.errors import ServiceUnavailableError
 
+from lancehouse.measures import CountedPool, PoolState
 from lancehouse.server.http.limits import ServerLimits
 
 P = ParamSpec("P")
@@ -53,7 +54,7 @@ class Pools:
         }
         self._seconds: dict[PoolKind, float] = {"scans": limits.plan_s, "rows": limits.rows_s, "uploads": limits.rows_s}
         self._default_s = limits.handle_s
-        self._pools: dict[PoolKey, ThreadPoolExecutor] = {}
+        self._pools: dict[PoolKey, CountedPool] = {}
 
     def start(self) -> None:
         """Start the threads for work of this server.
@@ -83,12 +84,16 @@ class Pools:
         pool = self._pools.get(key)
         if pool is None:
             name = f"{key.kind} {key.group}".strip()
-            pool = self._pools[key] = ThreadPoolExecutor(self._threads[key.kind], name)
+            pool = self._pools[key] = CountedPool(self._threads[key.kind], name)
         return pool.submit(call, *args, **kwargs)
 
     def limit_s(self, key: PoolKey) -> float:
         """Return the time limit of a request in seconds, waiting for a thread included."""
         return self._seconds.get(key.kind, self._default_s)
+
+    def states(self) -> dict[PoolKey, PoolState]:
+        """Return how much of each pool is in use."""
+        return {key: pool.state for key, pool in self._pools.items()}
 
     def close(self) -> None:
         """Accept no more work, and cancel what has not started."""

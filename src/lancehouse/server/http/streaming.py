@@ -270,6 +270,11 @@ class ResponseStreamer:
         self._active = 0
 
     @property
+    def count(self) -> int:
+        """Number of responses that are being sent."""
+        return self._active
+
+    @property
     def is_full(self) -> bool:
         """Whether no further response may stream: each holds a few megabytes for as long as its client reads."""
         return self._active >= self._max_streams

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import orjson
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog import bootstrap
 from lancehouse.catalog.callers import Identity
 from lancehouse.server.http import responses
 from lancehouse.server.http.bodies import FORM
 from lancehouse.server.http.calls import Call
+from lancehouse.server.http.health import Health
 from lancehouse.server.http.oauth import SlowDownError
 from lancehouse.server.http.observability import Metrics
 from lancehouse.server.http.responses import Response
@@ -38,8 +39,20 @@ PLACES = {
 }
 
 
-def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route]:
-    """Return the routes of a server."""
+def routes(
+    metrics: Metrics,
+    authentication: RequestAuthenticator,
+    health: Health,
+    find_identity: Callable[[Mapping[str, str]], Identity],
+) -> list[Route]:
+    """Return the routes of a server.
+
+    Args:
+        metrics: of the server.
+        authentication: answers requests for tokens.
+        health: of the server.
+        find_identity: returns the identity of a caller who need not have one; `NOBODY` if they have none.
+    """
 
     def token(call: Call) -> Response:
         form = _parse_form(call.body)
@@ -48,6 +61,15 @@ def routes(metrics: Metrics, authentication: RequestAuthenticator) -> list[Route
         if "error" in body:
             response.why = body["error"], body["error_description"]
         response.headers += ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+        return response
+
+    def ready(call: Call) -> Response:
+        report = health.report()
+        response = responses.json(report.to_json(find_identity(call.headers)), 200 if report.is_ready else 503)
+        if not report.is_ready:
+            failed = [each for each in report.findings if each.state != "ok"]
+            reasons = [f"{each.kind} {each.name}: {each.reason or each.state}" for each in failed]
+            response.why = "ServiceUnavailableException", "; ".join(reasons)
         return response
 
     def metrics_page(call: Call) -> Response:  # noqa: ARG001
@@ -103,14 +125,3 @@ def root(call: Call) -> Response:  # noqa: ARG001
 def live(call: Call) -> Response:  # noqa: ARG001
     """Report that the process responds."""
     return responses.json({"status": "live"})
-
-
-def ready(call: Call) -> Response:
-    """Report whether the database can be reached and has the schema that this program needs."""
-    try:
-        bootstrap.check_database(call.catalog.database)
-    except LanceNamespaceError as error:
-        response = responses.json({"status": "not ready", "reason": str(error)}, 503)
-        response.why = "ServiceUnavailableException", str(error)
-        return response
-    return responses.json({"status": "ready"})

@@ -1,0 +1,211 @@
+"""Whether the server can work: a write to its database, a look at each warehouse and each backend of the gateway.
+
+A look is taken when somebody asks and the last one is some seconds old, in a thread of its own, and never twice at the
+same time. Whoever asks waits for a while only: what takes longer is reported as it was, with its age.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from time import monotonic
+from typing import Any, Literal
+
+from lance_namespace.errors import LanceNamespaceError
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from lancehouse.catalog import bootstrap
+from lancehouse.catalog.callers import Identity
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.warehouse_files import WarehouseFiles
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["database", "warehouse", "backend"]
+State = Literal["ok", "failed", "unknown"]
+
+DATABASE_S = 3.0
+"""Age in seconds from which a write to the database is proved again."""
+OTHERS_S = 15.0
+"""Age in seconds from which a warehouse or a backend is looked at again."""
+WAIT_S = 2.0
+"""Seconds for which one report waits for looks that are being taken."""
+HANGS_S = 10.0
+"""Seconds after which a look that has not ended counts as failed."""
+LONGEST_REASON = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one look has shown."""
+
+    state: State
+    at: float
+    """When it ended, on the monotonic clock."""
+    ms: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is known of one part of the server."""
+
+    kind: Kind
+    name: str
+    state: State
+    age_s: float | None
+    """Seconds since the last look ended; None before the first one."""
+    ms: float
+    """Milliseconds that the last look took."""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the report shows it."""
+        fields: dict[str, Any] = {"kind": self.kind, "name": self.name, "state": self.state}
+        if self.age_s is not None:
+            fields |= {"age_s": round(self.age_s, 1), "ms": round(self.ms, 1)}
+        return fields | ({"reason": self.reason} if self.reason else {})
+
+
+class Check:
+    """Looks at one part of the server. Thread-safe."""
+
+    def __init__(self, kind: Kind, name: str, look: Callable[[], None], every_s: float) -> None:
+        """Store `look`, which raises if the part cannot be used; it may hang."""
+        self.kind: Kind = kind
+        self.name = name
+        self._look = look
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._last: Outcome | None = None
+        self._began: float | None = None
+        self._done = threading.Event()
+
+    def start_if_due(self) -> None:
+        """Start a look, unless one is being taken or the last one is recent."""
+        with self._lock:
+            if self._began is not None or (self._last and monotonic() - self._last.at < self._every_s):
+                return
+            self._began = monotonic()
+            self._done.clear()
+        # A daemon: one that hangs must not keep the process from ending.
+        threading.Thread(target=self._run, args=(self._began,), name=f"health {self.kind}", daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the look that is being taken."""
+        if self._began is not None:
+            self._done.wait(max(seconds, 0.0))
+
+    def finding(self) -> Finding:
+        """Return what is known by now."""
+        with self._lock:
+            last, began, now = self._last, self._began, monotonic()
+        age_s, ms = (None, 0.0) if last is None else (now - last.at, last.ms)
+        if began is not None and now - began > HANGS_S:
+            return Finding(self.kind, self.name, "failed", age_s, ms, f"no answer for {now - began:.0f} s")
+        if last is None:
+            return Finding(self.kind, self.name, "unknown", age_s, ms)
+        return Finding(self.kind, self.name, last.state, age_s, ms, last.reason)
+
+    def _run(self, began: float) -> None:
+        reason = ""
+        try:
+            self._look()
+        except LanceNamespaceError as error:
+            reason = str(error)[:LONGEST_REASON] or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - a third party's catalog may raise anything
+            reason = type(error).__name__
+        now = monotonic()
+        outcome = Outcome("failed" if reason else "ok", now, (now - began) * 1000, reason)
+        with self._lock:
+            before, self._last, self._began = self._last, outcome, None
+        self._done.set()
+        if (before.state if before else "ok") != outcome.state:
+            level = logging.ERROR if reason else logging.WARNING
+            logger.log(level, "%s %s: %s", self.kind, self.name, reason or "works again")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """What is known of all parts of the server."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the database can be written, and not all of the warehouses and backends fail."""
+        database = [each for each in self.findings if each.kind == "database"]
+        others = [each for each in self.findings if each.kind != "database"]
+        is_useless = bool(others) and all(each.state == "failed" for each in others)
+        return all(each.state == "ok" for each in database) and not is_useless
+
+    def to_json(self, identity: Identity) -> dict[str, Any]:
+        """Return what a caller may see: the state of the whole, and of those parts that they may read.
+
+        What is wrong with the database is for those who may read something at all: it names files or hosts.
+        """
+        status = {"status": "ready" if self.is_ready else "not ready"}
+        if not identity.grants:
+            return status
+        visible = [each for each in self.findings if each.kind == "database" or identity.can_see(each.name)]
+        return {**status, "checks": [each.to_json() for each in visible]}
+
+
+class Health:
+    """All checks of a server."""
+
+    def __init__(self, checks: Iterable[Check]) -> None:
+        self._checks = tuple(checks)
+
+    def report(self, wait_s: float = WAIT_S) -> HealthReport:
+        """Take the looks that are due, wait for them up to `wait_s` seconds in all, and report."""
+        for check in self._checks:
+            check.start_if_due()
+        until = monotonic() + wait_s
+        for check in self._checks:
+            check.wait(until - monotonic())
+        return HealthReport(tuple(check.finding() for check in self._checks))
+
+
+def catalog_checks(catalog: Catalog) -> list[Check]:
+    """Return the checks of a catalog: of its database, and of its warehouses."""
+
+    def check_database() -> None:
+        bootstrap.check_database(catalog.database)
+        bootstrap.prove_write(catalog.database)
+
+    scheme = "sqlite" if catalog.database.file is not None else "postgres"
+    return [
+        Check("database", scheme, check_database, DATABASE_S),
+        *(
+            Check("warehouse", warehouse.name, WarehouseFiles(warehouse).require_reachable, OTHERS_S)
+            for warehouse in catalog.warehouses.values()
+        ),
+    ]
+
+
+UP = {"ok": 1.0, "failed": 0.0}
+
+
+def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
+    """Yield the state of the server's parts, and the size of its scan caches."""
+    labels = ("kind", "name")
+    up = GaugeMetricFamily("lancehouse_up", "Whether the last look at a part of the server was good.", labels=labels)
+    age = GaugeMetricFamily("lancehouse_look_age_seconds", "Time since that look.", labels=labels)
+    took = GaugeMetricFamily("lancehouse_look_seconds", "Time that it took.", labels=labels)
+    for each in health.report().findings:
+        if each.age_s is not None or each.state == "failed":
+            up.add_metric((each.kind, each.name), UP.get(each.state, 0.0))
+            age.add_metric((each.kind, each.name), each.age_s or 0.0)
+            took.add_metric((each.kind, each.name), each.ms / 1000)
+    size = GaugeMetricFamily("lancehouse_scan_cache_bytes", "Size of the copies for scans.", labels=("warehouse",))
+    with suppress(LanceNamespaceError):  # the database is out of reach, which `up` tells
+        for warehouse in catalog.warehouses.values():
+            size.add_metric((warehouse.name,), catalog.scans.exports.count_bytes(warehouse))
+    build = GaugeMetricFamily("lancehouse_build_info", "The version that runs.", labels=("version",))
+    build.add_metric((version("lancehouse"),), 1.0)
+    yield from (up, age, took, size, build)
