@@ -21,6 +21,7 @@ BASE = {
     "identifiers",
     "in_process",
     "locations",
+    "log_lines",
     "measures",
     "modes",
     "named_catalogs",

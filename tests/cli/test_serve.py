@@ -205,6 +205,9 @@ def test_workers(tmp_path: Path) -> None:
         workers = running.workers()
         running.process.kill()
         wait_until(lambda: have_ended(workers))
+    said = [json.loads(line).get("message", "") for line in running.log.read_text().splitlines()]
+    assert sum(message.endswith(" starts") for message in said) == 3
+    assert sum(message.endswith("and is replaced") for message in said) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -13,7 +13,7 @@ from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Identity, Role
 from lancehouse.catalog.principals import Principals
 from lancehouse.server.http import health
-from lancehouse.server.http.health import Check, Finding, Health, HealthReport, Kind, State
+from lancehouse.server.http.health import Check, Health, HealthReport, Kind, PartState, State
 from lancehouse.store.database import Database
 from tests.server.serving import ServerClient, serving
 
@@ -49,15 +49,15 @@ def test_one_look_at_a_time_however_many_ask() -> None:
     for asker in askers:
         asker.join()
     assert looks == [1]
-    assert check.finding().state == "unknown"
+    assert check.part_state().state == "unknown"
     go_on.set()
-    until(lambda: check.finding().state == "ok")
+    until(lambda: check.part_state().state == "ok")
 
 
 def test_a_recent_look_is_enough() -> None:
     looks: list[int] = []
     checks = Health([Check("database", "x", lambda: looks.append(1), every_s=60)])
-    first, second = checks.report().findings[0], checks.report().findings[0]
+    first, second = checks.report().parts[0], checks.report().parts[0]
     assert looks == [1]
     assert first.age_s is not None
     assert second.age_s is not None
@@ -70,7 +70,7 @@ def test_what_hangs_has_failed_and_holds_up_nobody(monkeypatch: pytest.MonkeyPat
     hangs_check = Check("backend", "hangs", lambda: [go_on.wait(60)].clear(), 0)
     checks = Health([hangs_check, Check("database", "x", [].clear, 0)])
     started = time.monotonic()
-    hangs, database = checks.report(0.05).findings
+    hangs, database = checks.report(0.05).parts
     assert time.monotonic() - started < 20
     assert (hangs.state, hangs.reason.startswith("no answer for")) == ("failed", True)
     assert database.state == "ok"
@@ -90,13 +90,13 @@ def test_what_hangs_has_failed_and_holds_up_nobody(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_when_a_server_is_ready(states: list[tuple[Kind, State]], is_ready: bool) -> None:
-    report = HealthReport(tuple(Finding(kind, "x", state, 1.0, 1.0) for kind, state in states))
+    report = HealthReport(tuple(PartState(kind, "x", state, 1.0, 1.0) for kind, state in states))
     assert report.is_ready is is_ready
 
 
 def test_who_sees_what() -> None:
     parts: list[tuple[Kind, str]] = [("database", "sqlite"), ("warehouse", "a"), ("backend", "b")]
-    report = HealthReport(tuple(Finding(kind, name, "ok", 1.0, 1.0) for kind, name in parts))
+    report = HealthReport(tuple(PartState(kind, name, "ok", 1.0, 1.0) for kind, name in parts))
 
     def names(*grants: Grant) -> list[str]:
         return [each["name"] for each in report.to_json(Identity("x", grants)).get("checks", ())]

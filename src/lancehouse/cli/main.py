@@ -167,6 +167,18 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 def main(ctx: click.Context, catalog: str | None, output: str, debug: bool) -> None:
     """Lance tables in the catalog you already run."""
     ctx.obj = CliContext(output, debug, catalog or None)
+    if output == "json":
+        _log_json()
+
+
+def _log_json() -> None:
+    """Let what the libraries log come as JSON too, on stderr."""
+    import logging
+
+    from lancehouse.log_lines import JsonFormatter
+
+    if logging.lastResort is not None:  # what Python prints records with, as long as nobody sets up more
+        logging.lastResort.setFormatter(JsonFormatter())
 
 
 @main.command()

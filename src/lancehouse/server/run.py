@@ -28,7 +28,7 @@ from lancehouse.catalog import bootstrap
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server import process_memory
-from lancehouse.server.http.observability import Log, install_logging
+from lancehouse.server.http.observability import Log, capture_stderr, install_logging
 from lancehouse.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -307,12 +307,27 @@ def run(
     send_heartbeat: Callable[[], None] | None = None,
 ) -> None:
     """Serve in this process until a signal comes; a worker passes `send_heartbeat`, which is called every second."""
-    from lancehouse.server.http.protocol import create_protocol
-
     # Threads that parse SQL or JSON hold the interpreter for as long as this, each time the event loop needs it.
     sys.setswitchinterval(SWITCH_S)
-    log = Log(settings.log_level)
-    install_logging(log)
+    with capture_stderr() as stderr:
+        log = Log(settings.log_level, stderr)
+        install_logging(log)
+        try:
+            _serve(settings, listener, warehouses, log, on_ready, send_heartbeat)
+        finally:
+            log.close()
+
+
+def _serve(
+    settings: ServerSettings,
+    listener: socket.socket,
+    warehouses: list[Warehouse],
+    log: Log,
+    on_ready: Callable[[], None],
+    send_heartbeat: Callable[[], None] | None,
+) -> None:
+    from lancehouse.server.http.protocol import create_protocol
+
     failed = threading.Event()
 
     def fail() -> None:
@@ -338,11 +353,9 @@ def run(
     config.load()
     config.ssl = tls_context(settings)
     server = Server(config, on_ready, send_heartbeat)
-    try:
-        server.run([listener])
-    finally:
-        log.close()
+    server.run([listener])
     if startup_app.is_loading:
+        log.close()
         # A normal exit would wait for the loading thread to finish its imports; no request was handled yet.
         os._exit(0)
     if failed.is_set():

@@ -23,7 +23,7 @@ from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server import process_memory
-from lancehouse.server.http.observability import MULTIPROCESS, record_restart
+from lancehouse.server.http.observability import MULTIPROCESS, Log, install_logging, record_restart
 from lancehouse.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class WorkerSupervisor:
         Raises:
             ServiceUnavailableError: workers end before they are ready, too often in a short time.
         """
+        log = Log(self._settings.log_level)
+        install_logging(log)
         with _handle_signals(self._stop):
             try:
                 for _ in range(self._settings.workers):
@@ -95,6 +97,7 @@ class WorkerSupervisor:
             finally:
                 self._shut_down()
                 shutil.rmtree(self._metrics, ignore_errors=True)
+                log.close()
 
     def _start(self) -> None:
         with _block_interrupts():
@@ -110,6 +113,7 @@ class WorkerSupervisor:
         worker.stdin.write(self._startup_message)
         worker.stdin.flush()
         self._running.append(worker)
+        logger.info("worker %d starts", worker.pid)
         self._starting.add(worker.pid)
 
     def _watch(self, on_ready: Callable[[], None]) -> None:

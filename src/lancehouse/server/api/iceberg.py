@@ -148,12 +148,14 @@ def list_views(call: Call) -> Response:
 def create_table(call: Call) -> Response:
     """Create a table, or stage its creation."""
     request = call.parse_body(shapes.CreateTableRequest)
+    call.note_tables((*call.match.levels, request["name"]))
     return table_response(call.catalog.tables.create(*_scope(call), request))
 
 
 def register_table(call: Call) -> Response:
     """Register an existing table under a name."""
     request = call.parse_body(shapes.RegisterTableRequest)
+    call.note_tables((*call.match.levels, request["name"]))
     return table_response(call.catalog.tables.register(*_scope(call), request))
 
 
@@ -238,6 +240,7 @@ def _complete_commit(request: Json, name: TableName) -> Json:
 def commit_transaction(call: Call) -> Response:
     """Commit to several tables, all or none."""
     changes = call.parse_body(shapes.CommitTransactionRequest)["table-changes"]
+    call.note_tables(*(_levels(change["identifier"]) for change in changes))
     commits = [_complete_commit(change, _table_name(change["identifier"])) for change in changes]
     caller, warehouse, _ = _scope(call)
     call.catalog.commits.commit_transaction(caller, warehouse, commits)
@@ -248,8 +251,13 @@ def rename_table(call: Call) -> Response:
     """Rename a table."""
     request = call.parse_body(shapes.RenameTableRequest)
     caller, warehouse, _ = _scope(call)
+    call.note_tables(_levels(request["source"]), _levels(request["destination"]))
     call.catalog.tables.rename(caller, warehouse, _table_name(request["source"]), _table_name(request["destination"]))
     return responses.no_content()
+
+
+def _levels(identifier: Json) -> tuple[str, ...]:
+    return (*identifier["namespace"], identifier["name"])
 
 
 def _table_name(identifier: Json) -> TableName:
@@ -296,12 +304,14 @@ def fetch_tasks(call: Call) -> Response:
 def create_view(call: Call) -> Response:
     """Create a view."""
     request = call.parse_body(shapes.CreateViewRequest)
+    call.note_tables((*call.match.levels, request["name"]))
     return table_response(call.catalog.views.create(*_scope(call), request))
 
 
 def register_view(call: Call) -> Response:
     """Register an existing view under a name."""
     request = call.parse_body(shapes.RegisterViewRequest)
+    call.note_tables((*call.match.levels, request["name"]))
     return table_response(call.catalog.views.register(*_scope(call), request))
 
 
@@ -337,6 +347,7 @@ def rename_view(call: Call) -> Response:
     """Rename a view."""
     request = call.parse_body(shapes.RenameTableRequest)
     caller, warehouse, _ = _scope(call)
+    call.note_tables(_levels(request["source"]), _levels(request["destination"]))
     call.catalog.views.rename(caller, warehouse, _table_name(request["source"]), _table_name(request["destination"]))
     return responses.no_content()
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lancehouse.server.http.calls import Call
 
 PREFIX = "/lance/{backend}/v1/"
+TABLES = PREFIX + "table"
+"""Start of the routes of tables."""
 ARROW_FILE = b"application/vnd.apache.arrow.file"
 RETRY_AFTER_S = 1
 IDENTITY = frozenset({"authorization", "x-api-key"})
@@ -106,6 +108,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
     request = messages.parse_request(
         operation, path_fields, query, call.body, messages.headers_to_context(call.headers)
     )
+    if call.match.pattern.startswith(TABLES):
+        call.note_tables(*request_ids(request))
     # All ids, grants and locations are checked before the backend is called: nothing of a table is opened before.
     backend.check_ids(request_ids(request))
     for table_id in request_ids(request):

@@ -19,6 +19,9 @@ from lancehouse.catalog.entries import delete_old_keys
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.errors import is_panic
 from lancehouse.server.api import iceberg, lance, management
+from lancehouse.gateway import messages
+from lancehouse.identifiers import format_levels
+from lancehouse.log_lines import log_about
 from lancehouse.server.http import bodies, routes, system_routes
 from lancehouse.server.http.calls import Call, parse_query
 from lancehouse.server.http.errors import (
@@ -53,6 +56,9 @@ _SANE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _NO_MATCH = Match("")
 BODILESS = frozenset({204, 304})
 LONGEST_CLIENT = 200
+LONGEST_NAME = 500
+MOST_TABLES = 20
+"""Tables of a request that are logged."""
 LONGEST_MESSAGE = 300
 """Characters of an error message that are logged."""
 FORGET_EVERY_S = 3600.0
@@ -87,6 +93,8 @@ class Exchange:
     body: bytes = b""
     upload: Upload | None = None
     principal: str = ""
+    tables: list[str] = field(default_factory=list)
+    """The tables that the body names, as users write them."""
     peer: str = ""
     """The address at the other end of the connection, whatever the header fields say."""
 
@@ -425,7 +433,8 @@ class App:
                 exchange.body = body.decompress()
                 lance.add_identity_headers(exchange)
             call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
-            response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
+            with log_about(request=exchange.id, **_table_fields(exchange)) if blocking else nullcontext():
+                response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
         except BaseException as error:
             # A panic in Rust is no Exception: no handler of errors further up would catch it.
             if is_panic(error):
@@ -478,6 +487,7 @@ class App:
             exchange.upload.open_reader() if exchange.upload is not None else None,
             exchange.peer,
             blocking,
+            exchange.tables,
         )
 
     def _idempotency_key(self, exchange: Exchange, identity: Identity, key: str) -> IdempotencyKey:
@@ -508,9 +518,25 @@ class App:
                 "principal": exchange.principal,
                 "client": exchange.headers.get("user-agent", "")[:LONGEST_CLIENT],
                 "warehouse": exchange.match.prefix,
+                **_table_fields(exchange),
                 **({"error": error, "message": message[:LONGEST_MESSAGE]} if response.why else {}),
             },
         )
+
+
+def _table_fields(exchange: Exchange) -> dict[str, Any]:
+    """Return the fields of the log that name the tables and views of a request."""
+    tables, match = exchange.tables, exchange.match
+    if not tables and match.name and exchange.is_lance:
+        delimiter = exchange.query.get("delimiter") or messages.DELIMITER
+        tables = [format_levels(match.name.split(delimiter))] if match.pattern.startswith(lance.TABLES) else []
+    elif not tables and match.name:
+        tables = [format_levels((*match.levels, match.name))]
+    if not tables:
+        return {}
+    return {"table": tables[0][:LONGEST_NAME]} | (
+        {"tables": [name[:LONGEST_NAME] for name in tables[:MOST_TABLES]]} if len(tables) > 1 else {}
+    )
 
 
 def _respond_to_error(exchange: Exchange, error: Exception) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel, ValidationError
 
 from lancehouse.catalog.callers import Caller
+from lancehouse.identifiers import format_levels
 from lancehouse.parsing import parse_json
 from lancehouse.server.http.routes import SEPARATOR, Match, percent_decode, split_namespace
 from lancehouse.wire.iceberg_requests import format_validation_error
@@ -43,6 +44,12 @@ class Call:
     """The address at the other end of the connection."""
     blocking: bool = True
     """Whether the handler may block; if not, it raises `WouldBlockError` where it would."""
+    tables: list[str] = field(default_factory=list)
+    """The tables that the body names; handlers add them, for the log."""
+
+    def note_tables(self, *ids: Iterable[str]) -> None:
+        """Note the ids of tables and views that the body names, for the log."""
+        self.tables += map(format_levels, ids)
 
     def parse_body(self, model: type[BaseModel]) -> Json:
         """Return the body as JSON, after validating it against `model`; fields that `model` does not know are kept.

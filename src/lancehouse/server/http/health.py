@@ -51,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PartState:
     """What is known of one part of the server."""
 
     kind: Kind
@@ -100,16 +100,16 @@ class Check:
         if self._began is not None:
             self._done.wait(max(seconds, 0.0))
 
-    def finding(self) -> Finding:
+    def part_state(self) -> PartState:
         """Return what is known by now."""
         with self._lock:
             last, began, now = self._last, self._began, monotonic()
         age_s, ms = (None, 0.0) if last is None else (now - last.at, last.ms)
         if began is not None and now - began > HANGS_S:
-            return Finding(self.kind, self.name, "failed", age_s, ms, f"no answer for {now - began:.0f} s")
+            return PartState(self.kind, self.name, "failed", age_s, ms, f"no answer for {now - began:.0f} s")
         if last is None:
-            return Finding(self.kind, self.name, "unknown", age_s, ms)
-        return Finding(self.kind, self.name, last.state, age_s, ms, last.reason)
+            return PartState(self.kind, self.name, "unknown", age_s, ms)
+        return PartState(self.kind, self.name, last.state, age_s, ms, last.reason)
 
     def _run(self, began: float) -> None:
         reason = ""
@@ -133,13 +133,13 @@ class Check:
 class HealthReport:
     """What is known of all parts of the server."""
 
-    findings: tuple[Finding, ...]
+    parts: tuple[PartState, ...]
 
     @property
     def is_ready(self) -> bool:
         """Whether the database can be written, and not all of the warehouses and backends fail."""
-        database = [each for each in self.findings if each.kind == "database"]
-        others = [each for each in self.findings if each.kind != "database"]
+        database = [each for each in self.parts if each.kind == "database"]
+        others = [each for each in self.parts if each.kind != "database"]
         is_useless = bool(others) and all(each.state == "failed" for each in others)
         return all(each.state == "ok" for each in database) and not is_useless
 
@@ -151,7 +151,7 @@ class HealthReport:
         status = {"status": "ready" if self.is_ready else "not ready"}
         if not identity.grants:
             return status
-        visible = [each for each in self.findings if each.kind == "database" or identity.can_see(each.name)]
+        visible = [each for each in self.parts if each.kind == "database" or identity.can_see(each.name)]
         return {**status, "checks": [each.to_json() for each in visible]}
 
 
@@ -168,7 +168,7 @@ class Health:
         until = monotonic() + wait_s
         for check in self._checks:
             check.wait(until - monotonic())
-        return HealthReport(tuple(check.finding() for check in self._checks))
+        return HealthReport(tuple(check.part_state() for check in self._checks))
 
 
 def catalog_checks(catalog: Catalog) -> list[Check]:
@@ -197,7 +197,7 @@ def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
     up = GaugeMetricFamily("lancehouse_up", "Whether the last look at a part of the server was good.", labels=labels)
     age = GaugeMetricFamily("lancehouse_look_age_seconds", "Time since that look.", labels=labels)
     took = GaugeMetricFamily("lancehouse_look_seconds", "Time that it took.", labels=labels)
-    for each in health.report().findings:
+    for each in health.report().parts:
         if each.age_s is not None or each.state == "failed":
             up.add_metric((each.kind, each.name), UP.get(each.state, 0.0))
             age.add_metric((each.kind, each.name), each.age_s or 0.0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
+import json
 import logging
 import os
+import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -34,15 +36,18 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from lancehouse.log_lines import LEVELS, NAMES, escape_line, record_fields
 from lancehouse.measures import STORAGE_ERRORS, Event
+
+logger = logging.getLogger(__name__)
+printed = logging.getLogger("stderr")
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 FLUSH_S = 0.05
+LONGEST_PRINTED = 10_000
 MOST_WAITING = 100_000
 """Lines that may wait for a slow reader of the log; beyond it, lines are dropped and counted."""
 
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-NAMES = {number: name for name, number in LEVELS.items()} | {logging.CRITICAL: "error"}
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -65,7 +70,7 @@ class Log:
         if level < self.level:
             return
         record = {"time": self._timestamp(), "level": NAMES.get(level, "info"), **fields}
-        self._lines.append(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        self._lines.append(_encode_line(record))
         if len(self._lines) == 1:
             self._schedule_flush()
 
@@ -123,19 +128,23 @@ class Log:
         return f"{self._cached_second[1]}.{int((now - second) * 1000):03d}Z"
 
 
+def _encode_line(record: Mapping[str, Any]) -> bytes:
+    try:
+        return escape_line(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
+    except TypeError:  # half of a surrogate pair, which is no UTF-8
+        return json.dumps(record, default=str).encode() + b"\n"
+
+
 class JsonLogHandler(logging.Handler):
     """Writes the records of Python's `logging` to the same log, in the same form."""
 
     def __init__(self, log: Log) -> None:
-        super().__init__(log.level)
+        super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        fields = {"logger": record.name, "message": record.getMessage()}
-        if record.exc_info and record.exc_info[1]:
-            fields["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
-        self._log.write_line(record.levelno, fields)
+        self._log.write_line(record.levelno, record_fields(record))
 
 
 def install_logging(log: Log) -> None:
@@ -143,6 +152,11 @@ def install_logging(log: Log) -> None:
     root = logging.getLogger()
     root.handlers = [JsonLogHandler(log)]
     root.setLevel(log.level)
+    logging.captureWarnings(True)
+    # What nobody catches would be printed as text of many lines.
+    sys.excepthook = lambda _, error, __: logger.critical("the process ends", exc_info=error)
+    sys.unraisablehook = lambda found: logger.error("an error that nobody can catch", exc_info=found.exc_value)
+    threading.excepthook = lambda found: logger.error("a thread ended", exc_info=found.exc_value)
     for name in (
         "uvicorn",
         "uvicorn.error",
@@ -156,6 +170,32 @@ def install_logging(log: Log) -> None:
         "msal",
     ):
         logging.getLogger(name).setLevel(max(log.level, logging.WARNING))
+
+
+@contextlib.contextmanager
+def capture_stderr() -> Iterator[int]:
+    """Log in the block what libraries print to stderr, such as a panic in Rust; yield the real stderr, for the log.
+
+    What is printed in the moment in which the process dies may be lost, but not Python's own report of a crash.
+    """
+    real = os.dup(2)
+    faulthandler.enable(real)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def log_lines() -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                if text := line.decode("utf-8", "replace").rstrip():
+                    printed.warning("%s", text[:LONGEST_PRINTED])
+
+    thread = threading.Thread(target=log_lines, name="stderr", daemon=True)
+    thread.start()
+    try:
+        yield real
+    finally:
+        os.dup2(real, 2)  # which closes the pipe, unless a child process has it
 
 
 class RequestIds:

@@ -67,7 +67,7 @@ def routes(
         report = health.report()
         response = responses.json(report.to_json(find_identity(call.headers)), 200 if report.is_ready else 503)
         if not report.is_ready:
-            failed = [each for each in report.findings if each.state != "ok"]
+            failed = [each for each in report.parts if each.state != "ok"]
             reasons = [f"{each.kind} {each.name}: {each.reason or each.state}" for each in failed]
             response.why = "ServiceUnavailableException", "; ".join(reasons)
         return response

@@ -1,0 +1,58 @@
+"""Lines of logs as JSON: the fields of a record, with the table that the thread works on, one record a line.
+
+No value can begin a line of its own: line breaks and control characters are escaped, those of Unicode too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import gmtime, strftime
+from typing import Any
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+NAMES = {number: name for name, number in LEVELS.items()} | {logging.CRITICAL: "error"}
+
+_UNSAFE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
+"""In UTF-8: delete, the control characters from 0x80 to 0x9f, and Unicode's two line breaks."""
+_context: ContextVar[Mapping[str, Any] | None] = ContextVar("log_context", default=None)
+
+
+@contextmanager
+def log_about(**fields: Any) -> Iterator[None]:
+    """Add fields, such as `table`, to all records that this thread logs in the block."""
+    token = _context.set({**(_context.get() or {}), **fields})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def record_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a record, besides its time and level."""
+    fields = {"logger": record.name, "message": record.getMessage(), **(_context.get() or {})}
+    if record.exc_info and record.exc_info[1]:
+        fields["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
+    return fields
+
+
+def escape_line(line: bytes) -> bytes:
+    """Escape what JSON allows in a string and some readers take for the end of a line, or terminals for a command."""
+    if line.isascii() and b"\x7f" not in line:
+        return line
+    return _UNSAFE.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats records as JSON, for programs whose log is not the server's."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        seconds = strftime("%Y-%m-%dT%H:%M:%S", gmtime(record.created))
+        head = {"time": f"{seconds}.{int(record.msecs):03d}Z", "level": NAMES.get(record.levelno, "info")}
+        return json.dumps(head | record_fields(record), default=str)
