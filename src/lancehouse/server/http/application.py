@@ -18,10 +18,10 @@ from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
 from lancehouse.catalog.entries import delete_old_keys
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.errors import is_panic
-from lancehouse.server.api import iceberg, lance, management
 from lancehouse.gateway import messages
 from lancehouse.identifiers import format_levels
 from lancehouse.log_lines import log_about
+from lancehouse.server.api import iceberg, lance, management
 from lancehouse.server.http import bodies, routes, system_routes
 from lancehouse.server.http.calls import Call, parse_query
 from lancehouse.server.http.errors import (
