@@ -179,6 +179,71 @@ def test_tls(tmp_path: Path) -> None:
         connection.close()
 
 
+def trusting(folder: Path) -> ssl.SSLContext:
+    """Write the certificate of a new authority, and return the context of those who trust it alone."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hangup_changes_what_can_be_changed(tmp_path: Path, workers: int) -> None:
+    """Certificates too; open connections stay, and a faulty file or certificate changes nothing."""
+    config, before = tmp_path / "server.yaml", trusting(tmp_path)
+    files = f"tls_cert: {tmp_path}/cert.pem\ntls_key: {tmp_path}/key.pem\n"
+    config.write_text(f"{files}log_level: error\n")
+
+    def is_served(context: ssl.SSLContext, times: int = 4 * workers, **headers: str) -> bool:
+        try:
+            for _ in range(times):
+                new = HTTPSConnection("127.0.0.1", running.client.port, context=context, timeout=START_TIMEOUT_S)
+                new.request("GET", "/iceberg/v1/config", headers=headers)
+                status = new.getresponse().status
+                new.close()
+                if status != 200:
+                    return False
+        except ssl.SSLCertVerificationError:
+            return False
+        return True
+
+    def said() -> list[str]:
+        return [json.loads(line).get("message", "") for line in running.log.read_text().splitlines()]
+
+    def hang_up() -> None:
+        os.killpg(running.process.pid, signal.SIGHUP)
+
+    with serve(tmp_path, "--workers", str(workers), "--config", str(config)) as running:
+        old = HTTPSConnection("127.0.0.1", running.client.port, context=before, timeout=START_TIMEOUT_S)
+        old.request("GET", "/health/live")
+        assert old.getresponse().read()
+        pids = running.workers()
+        assert not is_served(before, 1, host="lake.example.com")
+        after = trusting(tmp_path)
+        config.write_text(f"{files}log_level: info\nallowed_hosts: lake.example.com\nthreads: 7\n")
+        hang_up()
+        wait_until(lambda: is_served(after, host="lake.example.com"))
+        assert not is_served(before, 1)
+        wait_until(lambda: '"route":"getConfig"' in running.log.read_text())
+        words = "changed: allowed_hosts, log_level; a restart would change threads"
+        wait_until(lambda: sum(words in message for message in said()) == 1)
+        for nonsense in ("log_level: nonsense", "log_level: info", "workers: [1"):
+            config.write_text(files + nonsense)
+            if nonsense == "log_level: info":
+                (tmp_path / "cert.pem").write_text("no certificate")
+            refused = sum("stay as they were" in message for message in said())
+            hang_up()
+            wait_until(lambda refused=refused: sum("stay as they were" in each for each in said()) == refused + 1)
+        assert is_served(after, host="lake.example.com")
+        old.request("GET", "/health/live")
+        assert old.getresponse().status == 200
+        old.close()
+        assert running.workers() == pids
+
+
 def metrics(running: Running) -> str:
     return running.client.send("GET", "/metrics").body.decode()
 
@@ -231,7 +296,9 @@ def test_a_stop_finishes_what_was_begun_and_is_silent(
         assert running.process.wait(30) == 0
         assert have_ended(pids)
     lines = [json.loads(line) for line in running.log.read_text().splitlines()]
-    assert {line["route"]: line["status"] for line in lines} == {"getConfig": 200, "createNamespace": 200}
+    assert {line["level"] for line in lines} == {"info"}
+    requests = {line["route"]: line["status"] for line in lines if "route" in line}
+    assert requests == {"getConfig": 200, "createNamespace": 200}
     assert "error" not in {line["level"] for line in lines}
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.setting_table import SERVER_SETTINGS
 from lancehouse.server.settings import ServerSettings, is_loopback
 
@@ -246,3 +249,32 @@ def test_certificate_and_key_go_together(tmp_path: Path) -> None:
 )
 def test_loopback(host: str, yes: bool) -> None:
     assert is_loopback(host) is yes
+
+
+def test_what_a_running_server_takes() -> None:
+    before = ServerSettings(db="sqlite:///x", tls_cert="a", tls_key="b", max_memory=1)
+    new = replace(
+        before,
+        log_level="debug",
+        allowed_hosts=("x",),
+        tls_cert="c",
+        max_memory=2,
+        port=1,
+        limits=ServerLimits(threads=1, idle_s=1.0),
+        warehouses=(Warehouse(0, "w", "/w"),),
+    )
+    changes = before.take_changes(new)
+    assert changes.changed == ("max_memory", "allowed_hosts", "tls_cert", "log_level")
+    assert changes.needs_restart == ("port", "warehouses", "threads", "idle_timeout")
+    assert changes.settings == replace(before, log_level="debug", allowed_hosts=("x",), tls_cert="c", max_memory=2)
+    assert before.take_changes(before).changed == ()
+    plain = before.take_changes(replace(before, tls_cert=None, tls_key=None, max_memory=None))
+    assert plain.needs_restart == ("max_memory", "tls_cert", "tls_key")
+    assert plain.settings == before
+
+
+def test_the_docs_name_what_can_be_changed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    section = page.split("## Changing settings")[1].split("\n## ")[0]
+    named = set(re.findall(r"`--([a-z-]+)`", section.split("\n- ")[1]))
+    assert named == {each.option.removeprefix("--") for each in SERVER_SETTINGS if each.changeable}

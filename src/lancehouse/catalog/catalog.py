@@ -37,6 +37,7 @@ class Catalog:
         self.database = database
         self.warehouses = Warehouses((warehouse.name, warehouse) for warehouse in warehouses)
         lance = LanceMetadataCache(database, storage_refresh_s=storage_refresh_s)
+        self._lance = lance
         documents = DocumentCache()
         loader = MetadataLoader(lance, documents)
         self.namespaces = Namespaces(database)
@@ -51,3 +52,8 @@ class Catalog:
         """Delete dropped tables whose time is over."""
         for warehouse in self.warehouses.values():
             self.dropped_tables.delete_expired(SERVER, warehouse)
+
+    def change_limits(self, *, scan_cache_bytes: int, storage_refresh_s: float) -> None:
+        """Change limits while it is at work."""
+        self.scans.exports.limit = scan_cache_bytes
+        self._lance.storage_refresh_s = storage_refresh_s

@@ -445,7 +445,8 @@ class LanceMetadataCache:
         self._database = database
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._storage_refresh_ns = int(storage_refresh_s * 1e9)
+        self.storage_refresh_s = storage_refresh_s
+        """Seconds until a table in an object store is looked at again."""
         self._lock = Lock()
         self._tables: OrderedDict[Key, _CachedTable] = OrderedDict()
         self._bytes = 0
@@ -526,7 +527,7 @@ class LanceMetadataCache:
         if not is_managed(entry) or entry.version is None or entry.schema is None:
             return None
         now_ns = time.monotonic_ns()
-        recent_until_ns = now_ns + self._storage_refresh_ns if held is None else held.recent_until_ns
+        recent_until_ns = now_ns + int(self.storage_refresh_s * 1e9) if held is None else held.recent_until_ns
         if local_folder(entry.location) is not None or now_ns >= recent_until_ns:
             return None
         table = self._build_managed(entry, held, held.history if held else None, 0, None)
@@ -580,7 +581,7 @@ class LanceMetadataCache:
         started_ns = time.monotonic_ns()
         known_history = held.history if held else None
         table = _table_ref(warehouse, entry.location)
-        recent_until_ns = started_ns + self._storage_refresh_ns if local_folder(entry.location) is None else 0
+        recent_until_ns = started_ns + int(self.storage_refresh_s * 1e9) if local_folder(entry.location) is None else 0
         if not is_managed(entry):
             storage_watch = start_watch(entry.location)
             listed = None

@@ -71,7 +71,11 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
     from lancehouse.server.workers import WorkerSupervisor
 
     process_memory.share_heaps()
-    settings = ServerSettings.parse(options, warehouses, roots, file)
+
+    def read_settings() -> ServerSettings:
+        return ServerSettings.parse(options, warehouses, roots, file)
+
+    settings = read_settings()
     with run.listen(settings) as listener:
         served = run.prepare(settings, click.echo)
 
@@ -79,9 +83,9 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
             click.echo(run.ready_line(settings, listener, served))
 
         if settings.workers == 1 and settings.max_memory is None:
-            run.run(settings, listener, served, ready)
+            run.run(settings, listener, served, ready, read_again=read_settings)
         else:
-            WorkerSupervisor(settings, listener, served).run(ready)
+            WorkerSupervisor(settings, listener, served, read_settings).run(ready)
 
 
 with_db = click.option(

@@ -17,19 +17,23 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import uvicorn
-from lance_namespace.errors import InternalError, InvalidInputError
+from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 
 from lancehouse import in_process
 from lancehouse.catalog import bootstrap
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.log_lines import LEVELS
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import Log, capture_stderr, install_logging
-from lancehouse.server.settings import ServerSettings
+from lancehouse.server.http.origins import Origins
+from lancehouse.server.settings import ServerSettings, SettingChanges
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -117,6 +121,24 @@ def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
     return context
 
 
+class ReplaceableTls:
+    """TLS of a server, whose certificate can be replaced while it listens; open connections keep theirs."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+        """The context to listen with."""
+        self._current = context
+        context.sni_callback = self._choose
+
+    def replace(self, context: ssl.SSLContext) -> None:
+        """Use another certificate for new connections."""
+        self._current = context
+
+    def _choose(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        # OpenSSL has not sent the certificate yet.
+        connection.context = self._current
+
+
 def listen(settings: ServerSettings) -> socket.socket:
     """Return a bound, listening socket.
 
@@ -170,7 +192,6 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.server.http.application import App
     from lancehouse.server.http.auth import Authenticator, IssuerSettings
     from lancehouse.server.http.health import OTHERS_S, Check
-    from lancehouse.server.http.origins import Origins
 
     database = bootstrap.open_database(settings.db)
     catalog = Catalog(
@@ -229,12 +250,20 @@ class Server(uvicorn.Server):
     """A uvicorn server that reports when it is ready and shuts down gracefully on a signal, with exit code 0."""
 
     def __init__(
-        self, config: uvicorn.Config, on_ready: Callable[[], None], send_heartbeat: Callable[[], None] | None = None
+        self,
+        config: uvicorn.Config,
+        on_ready: Callable[[], None],
+        send_heartbeat: Callable[[], None] | None = None,
+        on_hangup: Callable[[], None] | None = None,
     ) -> None:
-        """Create a server. A worker passes `send_heartbeat`; its parent then decides when to kill it."""
+        """Create a server.
+
+        A worker passes `send_heartbeat`; its parent then decides when to kill it. `on_hangup` is called on SIGHUP.
+        """
         super().__init__(config)
         self._on_ready = on_ready
         self._send_heartbeat = send_heartbeat
+        self._on_hangup = on_hangup
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections."""
@@ -289,8 +318,11 @@ class Server(uvicorn.Server):
         two.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
-            loop.add_signal_handler(number, self.stop)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.stop)
+            if self._on_hangup is not None:
+                loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         yield
 
     def stop(self) -> None:
@@ -299,21 +331,90 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+ReadSettings = Callable[[], ServerSettings]
+"""Reads the settings once more; raises if they are faulty."""
+Changes = SimpleQueue[ReadSettings]
+"""Requests to change the settings of a running server."""
+
+
+class RunningSettings:
+    """The settings of a running server, some of which can be changed."""
+
+    def __init__(self, settings: ServerSettings, log: Log, app: StartupApp, tls: ReplaceableTls | None) -> None:
+        self._settings = settings
+        self._log = log
+        self._app = app
+        self._tls = tls
+
+    def follow(self, changes: Changes) -> None:
+        """Make changes as they are requested, in a thread of its own."""
+
+        def make_changes() -> None:
+            while True:
+                self.change(changes.get())
+
+        threading.Thread(target=make_changes, name="settings", daemon=True).start()
+
+    def change(self, read: ReadSettings) -> None:
+        """Take the settings that can be changed, and read the certificate again; faulty ones change nothing."""
+        found = find_changes(self._settings, read)
+        if found is None:
+            return
+        changes, context = found
+        new = changes.settings
+        if self._tls is not None and context is not None:
+            self._tls.replace(context)
+        self._settings = new
+        self._log.level = LEVELS[new.log_level]
+        install_logging(self._log)
+        logger.warning("%s", changes)
+        origins = Origins(new.allowed_hosts, new.host)
+        self._app.call_when_loaded(
+            lambda app: app.change(
+                origins, scan_cache_bytes=new.scan_cache_bytes, storage_refresh_s=new.storage_refresh
+            )
+        )
+
+
+def find_changes(settings: ServerSettings, read: ReadSettings) -> tuple[SettingChanges, ssl.SSLContext | None] | None:
+    """Return what to change, and the context of their certificate; None if the new ones are faulty."""
+    try:
+        changes = settings.take_changes(read())
+        context = tls_context(changes.settings)
+    except (LanceNamespaceError, OSError) as error:
+        logger.error("the settings stay as they were: %s", error)
+        return None
+    return changes, context
+
+
 def run(
     settings: ServerSettings,
     listener: socket.socket,
     warehouses: list[Warehouse],
     on_ready: Callable[[], None],
     send_heartbeat: Callable[[], None] | None = None,
+    *,
+    changes: Changes | None = None,
+    read_again: ReadSettings | None = None,
 ) -> None:
-    """Serve in this process until a signal comes; a worker passes `send_heartbeat`, which is called every second."""
+    """Serve in this process until a signal comes.
+
+    Args:
+        settings: of the server.
+        listener: the socket that it listens on.
+        warehouses: those that it serves.
+        on_ready: called when connections are accepted.
+        send_heartbeat: called every second; a worker passes it.
+        changes: what the parent of a worker has it change.
+        read_again: reads the settings again when SIGHUP comes; not for a worker.
+    """
     # Threads that parse SQL or JSON hold the interpreter for as long as this, each time the event loop needs it.
     sys.setswitchinterval(SWITCH_S)
     with capture_stderr() as stderr:
         log = Log(settings.log_level, stderr)
         install_logging(log)
         try:
-            _serve(settings, listener, warehouses, log, on_ready, send_heartbeat)
+            _serve(settings, listener, warehouses, log, on_ready, send_heartbeat, changes or SimpleQueue(), read_again)
         finally:
             log.close()
 
@@ -325,6 +426,8 @@ def _serve(
     log: Log,
     on_ready: Callable[[], None],
     send_heartbeat: Callable[[], None] | None,
+    changes: Changes,
+    read_again: ReadSettings | None,
 ) -> None:
     from lancehouse.server.http.protocol import create_protocol
 
@@ -351,8 +454,12 @@ def _serve(
         backlog=BACKLOG,
     )
     config.load()
-    config.ssl = tls_context(settings)
-    server = Server(config, on_ready, send_heartbeat)
+    context = tls_context(settings)
+    tls = None if context is None else ReplaceableTls(context)
+    config.ssl = context
+    RunningSettings(settings, log, startup_app, tls).follow(changes)
+    on_hangup = None if read_again is None else partial(changes.put, read_again)
+    server = Server(config, on_ready, send_heartbeat, on_hangup)
     server.run([listener])
     if startup_app.is_loading:
         log.close()
@@ -380,12 +487,24 @@ class StartupApp:
         self._create_app = create_app
         self._on_failure = on_failure
         self._app: App | None = None
+        self._calls: list[Callable[[App], None]] = []
         self._app_future: asyncio.Future[App] | None = None
 
     @property
     def is_loading(self) -> bool:
         """Whether the application is still loading."""
         return self._app_future is not None and not self._app_future.done()
+
+    def call_when_loaded(self, call: Callable[[App], None]) -> None:
+        """Call a function with the application: now, or when it has loaded; from any thread."""
+        self._calls.append(call)
+        if self._app is not None:
+            self._make_calls(self._app)
+
+    def _make_calls(self, app: App) -> None:
+        with contextlib.suppress(IndexError):  # two threads may be here
+            while True:
+                self._calls.pop(0)(app)
 
     def answer_inline(
         self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str], body: bytes
@@ -429,3 +548,4 @@ class StartupApp:
             self._on_failure()
             return
         self._app = app
+        self._make_calls(app)

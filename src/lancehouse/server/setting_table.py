@@ -97,6 +97,8 @@ class ServerSetting:
     help: str
     limit: str | None = None
     """The field of `ServerLimits` that it sets."""
+    changeable: bool = False
+    """Whether a running server takes a new value when it gets SIGHUP."""
 
     @property
     def option(self) -> str:
@@ -130,33 +132,51 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         "db", _parse_text, None, "database: sqlite:///FILE or postgresql://…; by default catalog.db in the data folder"
     ),
     ServerSetting("workers", _number_parser(1, 256), 1, "number of worker processes"),
-    ServerSetting("max_memory", _parse_size, None, "memory of a worker above which it is restarted; default: no limit"),
+    ServerSetting(
+        "max_memory",
+        _parse_size,
+        None,
+        "memory of a worker above which it is restarted; default: no limit",
+        changeable=True,
+    ),
     ServerSetting("auth", _parse_flag, False, "require authentication even while no principal exists"),
     ServerSetting("insecure", _parse_flag, False, "allow other machines to connect without authentication"),
     ServerSetting(
-        "allowed_hosts", _parse_hosts, None, "host names of the server besides its addresses, separated by commas"
+        "allowed_hosts",
+        _parse_hosts,
+        None,
+        "host names of the server besides its addresses, separated by commas",
+        changeable=True,
     ),
     ServerSetting(
         "trusted_proxies",
         _parse_networks,
         None,
         "addresses or networks of proxies whose X-Forwarded-For is believed, separated by commas",
+        changeable=True,
     ),
-    ServerSetting("tls_cert", _parse_file, None, "PEM file with the server's certificate; enables HTTPS"),
-    ServerSetting("tls_key", _parse_file, None, "PEM file with the key of the certificate"),
+    ServerSetting(
+        "tls_cert", _parse_file, None, "PEM file with the server's certificate; enables HTTPS", changeable=True
+    ),
+    ServerSetting("tls_key", _parse_file, None, "PEM file with the key of the certificate", changeable=True),
     ServerSetting(
         "issuer", _parse_text, None, "URL of an outside issuer whose tokens are accepted; more can be set in the file"
     ),
     ServerSetting("issuer_audience", _parse_text, None, "audience that its tokens must have"),
-    ServerSetting("log_level", _parse_level, "info", f"log level: {', '.join(LEVELS)}"),
+    ServerSetting("log_level", _parse_level, "info", f"log level: {', '.join(LEVELS)}", changeable=True),
     ServerSetting(
-        "scan_cache_bytes", _parse_size, 10 * 2**30, "maximum size of the Parquet copies kept for scans, per warehouse"
+        "scan_cache_bytes",
+        _parse_size,
+        10 * 2**30,
+        "maximum size of the Parquet copies kept for scans, per warehouse",
+        changeable=True,
     ),
     ServerSetting(
         "storage_refresh",
         _parse_seconds,
         60.0,
         "seconds until tables in object stores are looked at again, for tags, branches and clean-ups past the catalog",
+        changeable=True,
     ),
     ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
     ServerSetting(

@@ -132,6 +132,22 @@ class ServerSettings:
         """Whether only this machine can reach the server."""
         return is_loopback(self.host)
 
+    def take_changes(self, new: ServerSettings) -> SettingChanges:
+        """Return what a running server does with new settings: it takes some, and keeps its own for the rest."""
+        changeable = {setting.name for setting in SERVER_SETTINGS if setting.changeable}
+        if (self.tls_cert is None) != (new.tls_cert is None):  # connections are either encrypted or not
+            changeable -= {"tls_cert", "tls_key"}
+        if (self.max_memory is None) != (new.max_memory is None):  # a single process has nobody who watches it
+            changeable -= {"max_memory"}
+        different = [each for each in type(self).__slots__ if getattr(self, each) != getattr(new, each)]
+        changed = [name for name in different if name in changeable]
+        taken = replace(self, **{name: getattr(new, name) for name in changed})
+        limits = [
+            s.name for s in SERVER_SETTINGS if s.limit and getattr(self.limits, s.limit) != getattr(new.limits, s.limit)
+        ]
+        others = [name for name in different if name not in changeable and name != "limits"]
+        return SettingChanges(taken, tuple(changed), (*others, *limits))
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON for a worker, secrets included."""
         return asdict(self)
@@ -152,6 +168,22 @@ class ServerSettings:
                 "backends": tuple(BackendSettings(**backend) for backend in data["backends"]),
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChanges:
+    """What a running server does with new settings."""
+
+    settings: ServerSettings
+    """Those with which it goes on."""
+    changed: tuple[str, ...]
+    """Names of those that it takes."""
+    needs_restart: tuple[str, ...]
+    """Names of those that it does not take."""
+
+    def __str__(self) -> str:
+        text = f"the settings were read again; changed: {', '.join(self.changed) or 'none'}"
+        return text + (f"; a restart would change {', '.join(self.needs_restart)}" if self.needs_restart else "")
 
 
 def warehouse_from_json(data: Mapping[str, Any]) -> Warehouse:

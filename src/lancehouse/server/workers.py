@@ -15,15 +15,17 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
 
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.log_lines import LEVELS
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import MULTIPROCESS, Log, install_logging, record_restart
+from lancehouse.server.run import ReadSettings, find_changes
 from lancehouse.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -64,15 +66,24 @@ class SilenceTracker:
 class WorkerSupervisor:
     """The parent process: starts and watches the workers."""
 
-    def __init__(self, settings: ServerSettings, listener: socket.socket, warehouses: list[Warehouse]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        listener: socket.socket,
+        warehouses: list[Warehouse],
+        read_again: ReadSettings | None = None,
+    ) -> None:
+        """Create the parent of workers; `read_again` reads the settings once more when SIGHUP comes."""
         self._settings = settings
+        self._read_again = read_again
+        self._is_change_due = False
         self._listener = listener
         message = {
             "socket": listener.fileno(),
             "settings": settings.to_json(),
             "warehouses": [asdict(warehouse) for warehouse in warehouses],
         }
-        self._startup_message = json.dumps(message).encode() + b"\n"
+        self._message = message
         self._metrics = tempfile.mkdtemp(prefix="lancehouse-metrics-")
         self._running: list[subprocess.Popen[bytes]] = []
         self._starting: set[int] = set()
@@ -87,9 +98,9 @@ class WorkerSupervisor:
         Raises:
             ServiceUnavailableError: workers end before they are ready, too often in a short time.
         """
-        log = Log(self._settings.log_level)
+        log = self._log = Log(self._settings.log_level)
         install_logging(log)
-        with _handle_signals(self._stop):
+        with _handle_signals(self._stop, self._request_change):
             try:
                 for _ in range(self._settings.workers):
                     self._start()
@@ -110,8 +121,7 @@ class WorkerSupervisor:
             )
         assert worker.stdin is not None
         # Through a pipe, because the settings hold secrets, which other users could read from a command line.
-        worker.stdin.write(self._startup_message)
-        worker.stdin.flush()
+        self._send_settings(worker)
         self._running.append(worker)
         logger.info("worker %d starts", worker.pid)
         self._starting.add(worker.pid)
@@ -124,11 +134,36 @@ class WorkerSupervisor:
             serving = [each.pid for each in self._running if each.pid not in self._starting]
             self._kill_hanging(silence.record_round(serving, heard, elapsed_s))
             self._end_large()
+            self._change_settings()
             for worker in [each for each in self._running if each.poll() is not None]:
                 self._replace(worker, announced)
             if not announced and not self._starting:
                 announced = True
                 on_ready()
+
+    def _send_settings(self, worker: subprocess.Popen[bytes]) -> None:
+        assert worker.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, and is replaced
+            worker.stdin.write(json.dumps(self._message).encode() + b"\n")
+            worker.stdin.flush()
+
+    def _request_change(self) -> None:
+        self._is_change_due = self._read_again is not None
+
+    def _change_settings(self) -> None:
+        """Read the settings again if a signal asked for it, and pass on to all workers what can be changed."""
+        if not self._is_change_due or self._read_again is None:
+            return
+        self._is_change_due = False
+        if (changes := find_changes(self._settings, self._read_again)) is None:
+            return
+        self._settings = changes[0].settings
+        self._message["settings"] = self._settings.to_json()
+        self._log.level = LEVELS[self._settings.log_level]
+        install_logging(self._log)
+        logger.warning("%s", changes[0])
+        for worker in self._running:
+            self._send_settings(worker)
 
     def _read_heartbeats(self) -> set[int]:
         """Wait up to `TICK_S` for messages of workers; return the process ids of those that sent one."""
@@ -221,8 +256,8 @@ class WorkerSupervisor:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Block SIGINT in processes started inside the context: Ctrl-C reaches them too, but only the parent handles it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    """Block SIGINT and SIGHUP in processes started inside: they get them too, but only the parent handles them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGHUP])
     try:
         yield
     finally:
@@ -230,11 +265,13 @@ def _block_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _handle_signals(stop: Callable[[], None]) -> Iterator[None]:
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop()
+def _handle_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> Iterator[None]:
+    calls = {signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hang_up}
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        calls[signal.Signals(number)]()
+
+    before = {number: signal.signal(number, on_signal) for number in calls}
     try:
         yield
     finally:

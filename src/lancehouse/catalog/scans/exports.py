@@ -188,7 +188,8 @@ class Exports:
 
     def __init__(self, database: Database, *, cache_bytes: int) -> None:
         self._database = database
-        self._limit = cache_bytes
+        self.limit = cache_bytes
+        """Most bytes of copies that are kept, for each warehouse."""
         self._pool = measures.CountedPool(AT_ONCE, "export")
         self._single_flight: SingleFlight[ExportRow] = SingleFlight()
         self._swept_at: dict[str, float] = {}
@@ -294,7 +295,7 @@ class Exports:
     def trim(self, warehouse: Warehouse) -> None:
         """Delete copies until the cache is within its limit, least recently planned first."""
         copies = ExportFiles(warehouse)
-        excess_bytes = self.count_bytes(warehouse) - self._limit
+        excess_bytes = self.count_bytes(warehouse) - self.limit
         before = now_ms() - KEPT_MS
         while excess_bytes > 0:
             rows = self._database.read(lambda tx: export_rows.list_oldest_exports(tx, warehouse.name, before, EVICTED))

@@ -165,6 +165,11 @@ class App:
         self.catalog.scans.exports.close()
         self.catalog.database.close()
 
+    def change(self, origins: Origins, *, scan_cache_bytes: int, storage_refresh_s: float) -> None:
+        """Take new settings, from any thread; requests that are at work may see either."""
+        self._origins = origins
+        self.catalog.change_limits(scan_cache_bytes=scan_cache_bytes, storage_refresh_s=storage_refresh_s)
+
     async def _report_load(self) -> None:
         """Measure now and then how much of what is limited is in use."""
         while True:
