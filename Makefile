@@ -87,11 +87,12 @@ $(SYNCED): pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --all-extras --all-groups --python "$(PYTHON)"
 	@touch $@
 
-# A real S3 and a Google store, built with Go, and an Azure store, for Node; where these are missing, moto stands in for S3.
-$(STORES): tests/servers/versitygw.py tests/servers/fake_gcs.py tests/servers/azurite.py $(SYNCED)
+# A real S3 and a Google store, built with Go, and an Azure store, for Node; where these are missing, moto stands in for S3. Prometheus comes from Debian.
+$(STORES): tests/servers/versitygw.py tests/servers/fake_gcs.py tests/servers/azurite.py tests/servers/prometheus.py $(SYNCED)
 	$(RUN) python -m tests.servers.versitygw
 	$(RUN) python -m tests.servers.fake_gcs
 	$(RUN) python -m tests.servers.azurite
+	$(RUN) python -m tests.servers.prometheus
 	@touch $@
 
 # Iceberg's Spark connector runs on an older Spark than ours: an environment of its own, in the user's cache folder.
