@@ -368,7 +368,7 @@ class RunningSettings:
         self._log.level = LEVELS[new.log_level]
         install_logging(self._log)
         logger.warning("%s", changes)
-        origins = Origins(new.allowed_hosts, new.host)
+        origins = Origins(new.allowed_hosts, new.host, new.trusted_proxies)
         self._app.call_when_loaded(
             lambda app: app.change(
                 origins, scan_cache_bytes=new.scan_cache_bytes, storage_refresh_s=new.storage_refresh
