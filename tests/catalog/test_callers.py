@@ -65,6 +65,40 @@ def test_what_lies_on_the_way_is_seen(warehouse: str, levels: tuple[str, ...], s
     assert Identity("ada", (Grant(READER, *NAMESPACE),)).can_see(warehouse, levels) == seen
 
 
+TABLE = Grant(READER, "w", ("a", "b"), "t")
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "levels", "table", "read"),
+    [
+        ("w", ("a", "b"), "t", True),
+        ("w", ("a", "b"), "u", False),
+        ("w", ("a", "b"), None, False),
+        ("w", ("a", "b", "t"), None, False),
+        ("w", ("a", "b", "t"), "t", False),
+        ("w", ("a",), "t", False),
+        ("v", ("a", "b"), "t", False),
+    ],
+)
+def test_a_grant_on_a_table_holds_there_alone(
+    warehouse: str, levels: tuple[str, ...], table: str | None, read: bool
+) -> None:
+    assert Identity("ada", (TABLE,)).has_role(READER, warehouse, levels, table) == read
+
+
+def test_what_a_grant_on_a_table_shows() -> None:
+    ada = Identity("ada", (TABLE, Grant(WRITER, "w", ("a", "b"), "s")))
+    seen = [ada.can_see("w", levels) for levels in ((), ("a",), ("a", "b"), ("a", "b", "t"), ("b",))]
+    assert seen == [True, True, True, False, False]
+    assert ada.readable_tables("w", ("a", "b")) == ["s", "t"]
+    assert is_denied(lambda: ada.readable_tables("w", ("a",)))
+    assert ada.writable_namespaces("w") == []
+    assert is_denied(lambda: ada.require_drop("w", ("a", "b"), "s"))
+    for grant in (Grant(WRITER, "w", ("a",)), Grant(ADMIN, "w", ("a", "b"), "s")):
+        Identity("bob", (grant,)).require_drop("w", ("a", "b"), "s")
+    assert Identity("bob", (Grant(READER, "w"), TABLE)).readable_tables("w", ("a", "b")) is None
+
+
 @pytest.mark.parametrize(
     ("grant", "levels", "allowed"),
     [
@@ -107,7 +141,7 @@ def test_anybody_may_do_everything() -> None:
     assert ANYBODY.has_role(ADMIN, "w", ("a",))
 
 
-def is_denied(call: Callable[[], None]) -> bool:
+def is_denied(call: Callable[[], object]) -> bool:
     try:
         call()
     except PermissionDeniedError:

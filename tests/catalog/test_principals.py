@@ -78,6 +78,25 @@ def test_a_wrong_credential_is_nobodys(principals: Principals, client_id: str, s
         principals.authenticate_secret(client_id.format(**words), secret.format(**words))
 
 
+LONG_TABLE = Grant(Role.READER, "folder", ("n" * 300, "m" * 300), "t" * 300)
+
+
+@on_both
+@pytest.mark.parametrize("grant", [Grant(Role.READER, "folder", ("a",), "t"), LONG_TABLE])
+def test_grants_on_tables_are_told_from_those_on_namespaces(principals: Principals, grant: Grant) -> None:
+    around = Grant(Role.WRITER, "folder", grant.levels)
+    below = Grant(Role.WRITER, "folder", (*grant.levels, str(grant.table)))
+    principals.create("ada", [grant, around, below])
+    principals.grant("ada", Grant(Role.ADMIN, *grant.scope))
+    found = principals.find("ada")
+    assert found
+    assert set(found.grants) == {Grant(Role.ADMIN, *grant.scope), around, below}
+    assert principals.revoke("ada", "folder", grant.levels, table=grant.table).role is Role.ADMIN
+    found = principals.find("ada")
+    assert found
+    assert set(found.grants) == {around, below}
+
+
 def test_an_external_principal_has_no_secret(principals: Principals) -> None:
     assert principals.create("auth0|5f7c", [READ], external=True) is None
     found = principals.find("auth0|5f7c")
@@ -212,7 +231,10 @@ def test_nothing_is_known_before_a_server_has_run(tmp_path: Path) -> None:
         (lambda p: p.create("anonymous"), "cannot be a principal's name"),
         (lambda p: p.create("bob", [Grant(Role.READER, None, ("a",))]), "names its warehouse"),
         (lambda p: p.grant("ada", Grant(Role.READER, "")), "empty warehouse"),
-        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("",))), "empty warehouse or level"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a",), "t")), "there is no table a.t of warehouse w"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", (), "t")), "there is no table t of warehouse w"),
+        (lambda p: p.grant("ada", Grant(Role.READER, table="t")), "names its warehouse too"),
+        (lambda p: p.grant("ada", Grant(Role.READER, "w", ("",))), "empty warehouse, level or table"),
         (lambda p: p.grant("ada", Grant(Role.READER, "v")), "no warehouse or backend 'v'; there is folder, w"),
         (lambda p: p.create("bob", [READ, Grant(Role.ADMIN, "W")]), "no warehouse or backend 'W'"),
         (

@@ -97,8 +97,8 @@ def test_a_life() -> None:
     assert listed["count"] == 2
     ada, eve = listed["rows"]
     assert ada["grants"] == [
-        {"role": "reader", "warehouse": "w", "namespace": []},
-        {"role": "admin", "warehouse": "w", "namespace": ["a"]},
+        {"role": "reader", "warehouse": "w", "namespace": [], "table": None},
+        {"role": "admin", "warehouse": "w", "namespace": ["a"], "table": None},
     ]
     assert (ada["client_id"], ada["external"]) == (first["client_id"], False)
     assert (eve["client_id"], eve["external"], eve["grants"]) == ("", True, [])

@@ -220,9 +220,10 @@ def test_a_namespace_on_the_way_is_shown_without_its_tables(house: Open) -> None
 @pytest.mark.parametrize("question", ["namespaces", "entries", "table", "rows", "versions", "changes"])
 def test_another_backend_needs_a_role_on_it(guest: Console, question: str) -> None:
     answer = guest.ask(question, "laptop", "notes", *(["t"] if question not in ("namespaces", "entries") else []))
-    assert (answer.status, answer.message) == (403, "guest is no reader of namespace notes of warehouse laptop")
+    where = "namespace notes" if question in ("namespaces", "entries") else "table notes.t"
+    assert (answer.status, answer.message) == (403, f"guest is no reader of {where} of warehouse laptop")
     answer = guest.ask("rows", "laptop", "notes")  # a table that is called so, in no namespace
-    assert (answer.status, answer.message) == (403, "guest is no reader of warehouse laptop")
+    assert (answer.status, answer.message) == (403, "guest is no reader of table notes of warehouse laptop")
 
 
 @pytest.mark.parametrize("question", ["namespaces", "entries"])

@@ -1,14 +1,18 @@
 """The caller of a request: identity, grants, and the checks of what they may do.
 
-A grant gives a role on every warehouse, on one, or on a namespace and all below it.
+A grant gives a role on every warehouse, on one, on a namespace and all below it, or on one table or view. It is by
+name: who may read `a.t` may read whatever is called so, after a rename or a drop too.
 
 | operation | role | on |
 |---|---|---|
 | config; list and load a namespace | any grant | the namespace, or above or below it: `can_see` |
-| list, load, scan, check tables and views; credentials to read; report metrics | reader | their namespace |
-| create, register, commit, drop, purge tables and views; credentials to write | writer | their namespace |
-| rename a table or view | writer | the namespaces of the old and the new name |
-| commit several tables at once | writer | the namespace of each |
+| list tables and views | reader | their namespace, or else each of them: others are left out |
+| load, scan, check tables and views; credentials to read; report metrics | reader | the table |
+| commit to tables and views; credentials to write | writer | the table |
+| create, register tables and views | writer | their namespace |
+| drop, purge tables and views | writer of their namespace, or admin | the table: `require_drop` |
+| rename a table or view | as to drop it, and writer | the namespace of the new name |
+| commit several tables at once | writer | each of them |
 | create, drop a namespace, change its properties | writer | its parent: `require_alter_namespace` |
 | the same | admin | the namespace itself: `require_alter_namespace` |
 
@@ -18,10 +22,16 @@ top-level namespaces takes a writer on the warehouse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 from lance_namespace.errors import PermissionDeniedError
+
+Scope = tuple[str | None, tuple[str, ...], str | None]
+"""Warehouse, levels of a namespace, and name of a table; None and () stand for all."""
+EVERYWHERE: Scope = (None, (), None)
 
 
 class Role(IntEnum):
@@ -34,39 +44,68 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role on every warehouse (None), on one, or on one of its namespaces and all below."""
+    """A role on every warehouse (None), on one, on one of its namespaces and all below, or on one table or view."""
 
     role: Role
     warehouse: str | None = None
     levels: tuple[str, ...] = ()
+    table: str | None = None
+    """Name of a table or view in that namespace; None: the grant is on the namespace or warehouse."""
 
-    def covers(self, warehouse: str, levels: tuple[str, ...]) -> bool:
-        """Return whether the grant applies to this namespace."""
-        return self.warehouse is None or (self.warehouse == warehouse and levels[: len(self.levels)] == self.levels)
+    @property
+    def scope(self) -> Scope:
+        """What the grant is on."""
+        return self.warehouse, self.levels, self.table
 
     def __str__(self) -> str:
-        return f"{self.role.name.lower()} of {format_scope(self.warehouse, self.levels)}"
+        return f"{self.role.name.lower()} of {format_scope(*self.scope)}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Identity:
     """An authenticated principal, or the anonymous one of a server without authentication."""
 
     name: str
     grants: tuple[Grant, ...]
 
-    def has_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
-        """Return whether a grant gives at least this role on a namespace, or, without levels, on a whole warehouse."""
-        return any(grant.role >= role and grant.covers(warehouse, levels) for grant in self.grants)
+    @cached_property
+    def _roles(self) -> Mapping[Scope, Role]:
+        """The highest role on each scope: somebody may have grants on thousands of tables."""
+        roles: dict[Scope, Role] = {}
+        for grant in self.grants:
+            roles[grant.scope] = max(grant.role, roles.get(grant.scope, grant.role))
+        return roles
+
+    @cached_property
+    def _seen(self) -> frozenset[tuple[str | None, tuple[str, ...]]]:
+        """All namespaces that have a grant, and those above them."""
+        places = {(grant.warehouse, grant.levels) for grant in self.grants}
+        return frozenset((place, levels[:depth]) for place, levels in places for depth in range(len(levels) + 1))
+
+    def has_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = (), table: str | None = None) -> bool:
+        """Return whether a grant gives at least this role on a table, a namespace, or, without levels, a warehouse."""
+        return any(self._roles.get(scope, 0) >= role for scope in enclosing_scopes(warehouse, levels, table))
 
     def can_see(self, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
         """Return whether the identity may read this namespace or anything below it.
 
         Namespaces above a granted one are visible, so that clients can navigate to it.
         """
-        return self.has_role(Role.READER, warehouse, levels) or any(
-            grant.warehouse == warehouse and grant.levels[: len(levels)] == levels for grant in self.grants
-        )
+        return (warehouse, levels) in self._seen or self.has_role(Role.READER, warehouse, levels)
+
+    def readable_tables(self, warehouse: str, levels: tuple[str, ...]) -> list[str] | None:
+        """Return the names of those tables and views in a namespace on which there is a grant, sorted; None: all.
+
+        Raises:
+            PermissionDeniedError: there is no grant on any, nor on the namespace.
+        """
+        if self.has_role(Role.READER, warehouse, levels):
+            return None
+        place = warehouse, levels
+        names = {grant.table for grant in self.grants if (grant.warehouse, grant.levels) == place and grant.table}
+        if not names:
+            self.require_role(Role.READER, warehouse, levels)
+        return sorted(names)
 
     @property
     def is_admin_everywhere(self) -> bool:
@@ -74,21 +113,48 @@ class Identity:
         return any(grant.role >= Role.ADMIN and grant.warehouse is None for grant in self.grants)
 
     def readable_namespaces(self, warehouse: str) -> list[tuple[str, ...]]:
-        """Return the namespaces of a warehouse on which there is a grant; `()` stands for the whole warehouse."""
-        return [grant.levels for grant in self.grants if grant.warehouse in (None, warehouse)]
+        """Return the namespaces of a warehouse on which, or on tables of which, there is a grant.
+
+        `()` stands for the whole warehouse.
+        """
+        return list(dict.fromkeys(grant.levels for grant in self.grants if grant.warehouse in (None, warehouse)))
 
     def writable_namespaces(self, warehouse: str) -> list[tuple[str, ...]]:
         """Return the namespaces of a warehouse on which there is a grant of that warehouse to write."""
-        return [grant.levels for grant in self.grants if grant.role >= Role.WRITER and grant.warehouse == warehouse]
+        return [
+            grant.levels
+            for grant in self.grants
+            if grant.role >= Role.WRITER and grant.warehouse == warehouse and grant.table is None
+        ]
 
-    def require_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = ()) -> None:
+    def require_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = (), table: str | None = None) -> None:
         """Raise unless a grant gives this role.
 
         Raises:
             PermissionDeniedError: the message says which role is missing where.
         """
-        if not self.has_role(role, warehouse, levels):
-            raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {format_scope(warehouse, levels)}")
+        if not self.has_role(role, warehouse, levels, table):
+            where = format_scope(warehouse, levels, table)
+            raise PermissionDeniedError(f"{self.name} is no {role.name.lower()} of {where}")
+
+    def require_sight(self, warehouse: str, levels: tuple[str, ...] = ()) -> None:
+        """Raise unless the identity may see a namespace, or without levels a warehouse.
+
+        Raises:
+            PermissionDeniedError: it may read nothing there or below.
+        """
+        if not self.can_see(warehouse, levels):
+            self.require_role(Role.READER, warehouse, levels)
+
+    def require_drop(self, warehouse: str, levels: tuple[str, ...], table: str) -> None:
+        """Raise unless the identity is a writer of the namespace of a table or view, or an admin of the table itself.
+
+        Raises:
+            PermissionDeniedError: it is neither.
+        """
+        if not (self.has_role(Role.WRITER, warehouse, levels) or self.has_role(Role.ADMIN, warehouse, levels, table)):
+            here, holder = format_scope(warehouse, levels, table), format_scope(warehouse, levels)
+            raise PermissionDeniedError(f"{self.name} is neither admin of {here} nor writer of {holder}")
 
     def require_alter_namespace(self, warehouse: str, levels: tuple[str, ...]) -> None:
         """Raise unless the identity is an admin of the namespace, or a writer of its parent.
@@ -101,10 +167,21 @@ class Identity:
             raise PermissionDeniedError(f"{self.name} is neither admin of {here} nor writer of {holder}")
 
 
-def format_scope(warehouse: str | None, levels: tuple[str, ...] = ()) -> str:
+def enclosing_scopes(warehouse: str, levels: tuple[str, ...], table: str | None = None) -> Iterator[Scope]:
+    """Yield the scopes whose grants count for a table, or without one for a namespace: its own and all around it."""
+    for depth in range(len(levels) + 1):
+        yield warehouse, levels[:depth], None
+    if table is not None:
+        yield warehouse, levels, table
+    yield EVERYWHERE
+
+
+def format_scope(warehouse: str | None, levels: tuple[str, ...] = (), table: str | None = None) -> str:
     """Return the scope of a grant in words, for messages."""
     if warehouse is None:
         return "every warehouse"
+    if table is not None:
+        return f"table {'.'.join((*levels, table))} of warehouse {warehouse}"
     return f"namespace {'.'.join(levels)} of warehouse {warehouse}" if levels else f"warehouse {warehouse}"
 
 

@@ -143,7 +143,7 @@ class Commits:
         self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
     ) -> list[EntryRow]:
         for name, _ in changes:
-            caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
+            caller.identity.require_role(Role.WRITER, warehouse.name, name.levels, name.name)
         with measures.report_commit():
             return self._retry_attempts(caller, warehouse, changes)
 
@@ -271,6 +271,7 @@ class Commits:
         updates: Sequence[Json],
     ) -> PreparedCommit:
         """Prepare the commit that creates a table which was staged with `stage-create`."""
+        caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
         check_name("table name", name.name)
         self._database.read(lambda tx: _require_new(tx, warehouse, name))
         iceberg_tables.check_requirements(None, list(requirements))

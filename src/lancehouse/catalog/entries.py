@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from time import time
 from typing import TypeVar
 
@@ -126,10 +127,12 @@ def list_names(
 ) -> tuple[list[str], str | None]:
     """Return the names of the entries of the given kinds in a namespace, and the token of the next page or None.
 
+    Who has grants only on some of them gets those.
+
     Raises:
         NamespaceNotFoundError: there is no such namespace.
     """
-    caller.identity.require_role(Role.READER, warehouse.name, levels)
+    readable = caller.identity.readable_tables(warehouse.name, levels)
     limit = page_size if page_token is not None else None
 
     def work(tx: Tx) -> list[str]:
@@ -137,7 +140,12 @@ def list_names(
         if namespace is None:
             raise namespace_not_found(levels)
         fetch_limit = None if limit is None else limit + 1
-        return repository.list_entries(tx, namespace.id, kinds, decode_token(page_token), fetch_limit)
+        after = decode_token(page_token)
+        if readable is None:
+            return repository.list_entries(tx, namespace.id, kinds, after, fetch_limit)
+        later = (name for name in readable if after is None or name > after)
+        found = (repository.find_entry(tx, warehouse.id, levels, name) for name in later)
+        return list(islice((entry.name for entry in found if entry and entry.kind in kinds), fetch_limit))
 
     names = database.read(work)
     page = names[:limit]
@@ -346,7 +354,7 @@ def rename_entry(
     Raises:
         TableNotFoundError, ViewNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.
     """
-    caller.identity.require_role(Role.WRITER, warehouse.name, source.levels)
+    caller.identity.require_drop(warehouse.name, source.levels, source.name)
     caller.identity.require_role(Role.WRITER, warehouse.name, destination.levels)
     check_name("table name", destination.name)
 

@@ -8,7 +8,7 @@ from functools import partial
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, PermissionDeniedError, TableNotFoundError
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import list_names
@@ -76,8 +76,7 @@ def list_lance_tables(
     """
     if limit is not None and limit < 0:
         raise InvalidInputError(f"limit {limit} is negative")
-    if not caller.identity.can_see(warehouse.name):
-        caller.identity.require_role(Role.READER, warehouse.name)
+    caller.identity.require_sight(warehouse.name)
     after_table = _parse_page_token(page_token)
     readable = caller.identity.readable_namespaces(warehouse.name)
     namespaces = () if () in readable or len(readable) > MOST_PLACES else readable
@@ -86,7 +85,7 @@ def list_lance_tables(
     while True:
         size = None if limit is None else limit + 1 - len(tables)
         batch = database.read(partial(_list_everywhere, warehouse.id, after_table, size, namespaces))
-        tables += [table for table in batch if caller.identity.has_role(Role.READER, warehouse.name, table[0])]
+        tables += [table for table in batch if caller.identity.has_role(Role.READER, warehouse.name, *table)]
         if size is None or len(batch) < size or len(tables) > (limit or 0):
             break
         after_table = batch[-1]
@@ -127,7 +126,7 @@ def list_views_of(
     found = database.read(
         lambda tx: repository.list_entries_with_property(tx, warehouse.id, "lance", VIEW_OF, source, limit)
     )
-    return [each for each in found if caller.identity.has_role(Role.READER, warehouse.name, each[0])]
+    return [each for each in found if caller.identity.has_role(Role.READER, warehouse.name, *each)]
 
 
 def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:
@@ -142,9 +141,11 @@ def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:
         while pending:
             levels = pending.pop(0)
             with suppress(NamespaceNotFoundError):
-                if levels and caller.identity.has_role(Role.READER, warehouse.name, levels):
-                    names, _ = list_entries(catalog.database, caller, warehouse, levels, None, None)
-                    yield from ((warehouse.name, (*levels, name), kind) for name, kind in names)
+                if levels:
+                    # A namespace that is only above a granted one shows no tables.
+                    with suppress(PermissionDeniedError):
+                        names, _ = list_entries(catalog.database, caller, warehouse, levels, None, None)
+                        yield from ((warehouse.name, (*levels, name), kind) for name, kind in names)
                 children, _ = catalog.namespaces.list(caller, warehouse, levels, None, None)
                 yield from ((warehouse.name, child, NAMESPACE) for child in children)
                 pending += children

@@ -329,11 +329,11 @@ class ReadableLocations:
             return False
         if key.startswith(location_key(cache_location(self.warehouse), kind)):
             return False
-        # Inside a table, the role on that table's namespace decides; it may even belong to another warehouse.
+        # Inside a table, the role on that table decides; it may even belong to another warehouse.
         identity, table = self.identify(), self.database.read(lambda tx: repository.find_enclosing_table(tx, key))
         if table is not None:
-            warehouse, levels = table  # of a dropped table there is none: nobody reads it
-            return warehouse is not None and identity.has_role(Role.READER, warehouse, levels)
+            warehouse, levels, name = table  # of a dropped table there is no warehouse: nobody reads it
+            return warehouse is not None and identity.has_role(Role.READER, warehouse, levels, name)
         roots = (self.warehouse.location, *self.warehouse.roots)
         return identity.has_role(Role.READER, self.warehouse.name) and any(
             key.startswith(location_key(root, kind)) for root in roots

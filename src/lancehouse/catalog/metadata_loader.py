@@ -149,7 +149,7 @@ class MetadataLoader:
         body = document.refs_json if snapshots == "refs" else document.full_json
         if entry.kind == "view":
             return LoadResult(body, document.etag, document.location)
-        access = self.vend(caller, warehouse, levels, entry.location, blocking=blocking)
+        access = self.vend(caller, warehouse, levels, entry.name, entry.location, blocking=blocking)
         return LoadResult(
             body, document.etag, document.location, access.config, access.credentials, access_tag=access.tag
         )
@@ -170,7 +170,7 @@ class MetadataLoader:
         *,
         blocking: bool = True,
     ) -> LoadResult:
-        access = self.vend(caller, warehouse, levels, entry.location, entry, blocking=blocking)
+        access = self.vend(caller, warehouse, levels, entry.name, entry.location, entry, blocking=blocking)
         body = table.refs_json if snapshots == "refs" else table.full_json
         config, tag = {**access.config, **SERVER_PLANS, **_published_config(entry)}, access.tag
         # Readers who need no look at storage must learn of it, though the metadata are the same.
@@ -182,12 +182,13 @@ class MetadataLoader:
         caller: Caller,
         warehouse: Warehouse,
         levels: Levels,
+        name: str,
         location: str,
         lance: EntryRow | None = None,
         *,
         blocking: bool = True,
     ) -> VendedAccess:
-        """Return settings and credentials for a location, as far as the caller asks for them and may have them.
+        """Return settings and credentials for a table's location, as far as the caller asks for them and may have them.
 
         They are cached until shortly before they expire, apart for those who may write and those who may only read.
         For a Lance table, pass its entry as `lance`: the credentials can then also read the Parquet copies of its rows.
@@ -197,7 +198,7 @@ class MetadataLoader:
         """
         if not caller.delegation:
             return NO_ACCESS
-        can_write = caller.identity.has_role(Role.WRITER, warehouse.name, levels)
+        can_write = caller.identity.has_role(Role.WRITER, warehouse.name, levels, name)
         key: AccessKey = (warehouse.name, location, None if lance is None else lance.uuid, can_write)
         cached = self._vended.get(key)
         if cached is not None and time.time() < cached.until:

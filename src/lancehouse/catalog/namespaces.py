@@ -132,8 +132,7 @@ class Namespaces:
 
 
 def _get_namespace(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, *, lock: bool = False) -> NamespaceRow:
-    if not caller.identity.can_see(warehouse.name, levels):
-        caller.identity.require_role(Role.READER, warehouse.name, levels)
+    caller.identity.require_sight(warehouse.name, levels)
     row = repository.find_namespace(tx, warehouse.id, levels, lock=lock)
     if row is None:
         raise namespace_not_found(levels)

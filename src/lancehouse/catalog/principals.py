@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
-from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role, format_scope
+from lancehouse.catalog.callers import ANYBODY, EVERYWHERE, Grant, Identity, Role, format_scope
 from lancehouse.catalog.entries import now_ms
 from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
@@ -219,13 +219,21 @@ class Principals:
             row = _get_principal(tx, name)
             self._check_grant(tx, grant)
             for existing in principal_rows.list_grants(tx, row.id):
-                if (existing.warehouse, existing.levels) == (grant.warehouse, grant.levels):
+                if (existing.warehouse, existing.levels, existing.table) == grant.scope:
                     principal_rows.delete_grant(tx, row.id, existing)
             principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
 
         self._database.write(work)
 
-    def revoke(self, name: str, warehouse: str | None, levels: tuple[str, ...] = (), role: Role | None = None) -> Grant:
+    def revoke(
+        self,
+        name: str,
+        warehouse: str | None,
+        levels: tuple[str, ...] = (),
+        role: Role | None = None,
+        *,
+        table: str | None = None,
+    ) -> Grant:
         """Revoke the role that was granted on exactly this scope, and return the grant.
 
         Raises:
@@ -235,17 +243,12 @@ class Principals:
         def work(tx: Tx) -> Grant:
             row = _get_principal(tx, name)
             grants = list(map(_grant_from_row, principal_rows.list_grants(tx, row.id)))
-            revoked = [
-                grant
-                for grant in grants
-                if (grant.warehouse, grant.levels) == (warehouse, levels) and role in (None, grant.role)
-            ]
+            scope = warehouse, levels, table
+            revoked = [grant for grant in grants if grant.scope == scope and role in (None, grant.role)]
             if not revoked:
                 granted = ", ".join(map(str, grants)) or "nothing"
                 what = role.name.lower() if role else "anything"
-                raise InvalidInputError(
-                    f"{name} was not made {what} of {format_scope(warehouse, levels)}; it is {granted}"
-                )
+                raise InvalidInputError(f"{name} was not made {what} of {format_scope(*scope)}; it is {granted}")
             for grant in revoked:
                 principal_rows.delete_grant(tx, row.id, _grant_to_row(grant))
             return max(revoked, key=lambda grant: grant.role)
@@ -345,10 +348,10 @@ class Principals:
 
         A typo would otherwise take effect as soon as somebody creates a namespace of that name.
         """
-        if grant.levels and grant.warehouse is None:
-            raise InvalidInputError("a grant on a namespace names its warehouse too")
-        if grant.warehouse == "" or "" in grant.levels:
-            raise InvalidInputError("a grant must not name an empty warehouse or level")
+        if grant.warehouse is None and grant.scope != EVERYWHERE:
+            raise InvalidInputError("a grant on a namespace or table names its warehouse too")
+        if "" in (grant.warehouse, *grant.levels, grant.table):
+            raise InvalidInputError("a grant must not name an empty warehouse, level or table")
         if grant.warehouse is None:
             return
         warehouses = {row.name: row for row in repository.list_warehouses(tx)}
@@ -359,6 +362,12 @@ class Principals:
                 raise _warehouse_not_found(grant.warehouse, {*warehouses, *self._configured})
         elif grant.levels and repository.find_namespace(tx, warehouse.id, grant.levels) is None:
             raise _namespace_not_found(tx, warehouse, grant.levels)
+        elif grant.table is not None and (
+            not grant.levels or repository.find_entry(tx, warehouse.id, grant.levels, grant.table) is None
+        ):
+            raise InvalidInputError(
+                f"there is no {format_scope(*grant.scope)}. Create it first, or grant the role on its namespace"
+            )
 
     def get_signing_key(self) -> str:
         """Return the key that signs tokens. All servers on the database share it; the first to need it creates it."""
@@ -422,8 +431,8 @@ def _load_principal(tx: Tx, row: PrincipalRow) -> Principal:
 
 
 def _grant_to_row(grant: Grant) -> GrantRow:
-    return GrantRow(grant.role.name.lower(), grant.warehouse, grant.levels)
+    return GrantRow(grant.role.name.lower(), *grant.scope)
 
 
 def _grant_from_row(row: GrantRow) -> Grant:
-    return Grant(Role[row.role.upper()], row.warehouse, row.levels)
+    return Grant(Role[row.role.upper()], row.warehouse, row.levels, row.table)

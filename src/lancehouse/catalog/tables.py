@@ -90,7 +90,7 @@ class Tables:
         Raises:
             TableNotFoundError: there is no such table; a view does not count.
         """
-        caller.identity.require_role(Role.READER, warehouse.name, levels)
+        caller.identity.require_role(Role.READER, warehouse.name, levels, name)
         # Only the event loop, which may not block, has the database recall entries: every thread that did would hold
         # its own copies in memory.
         key = None if blocking else (warehouse.id, levels, name)
@@ -116,7 +116,7 @@ class Tables:
         version = entry.version
         if version is None or entry.published == version or not told.startswith(f"{entry.uuid}/{version}/"):
             return
-        if not caller.identity.has_role(Role.WRITER, warehouse.name, levels):
+        if not caller.identity.has_role(Role.WRITER, warehouse.name, levels, name):
             return
         try:
             row = self._database.read(lambda tx: repository.find_snapshot(tx, entry.id, version))
@@ -198,7 +198,7 @@ class Tables:
             InvalidInputError: the table has `gc.enabled=false` and a purge was requested; nothing was removed.
             PermissionDeniedError: the table is protected; nothing was removed.
         """
-        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        caller.identity.require_drop(warehouse.name, levels, name)
         entry = self.get_entry(caller, warehouse, levels, name)
         table = self._load_iceberg(warehouse, entry, purge=purge) if entry.kind == "iceberg" else None
         properties = entry.properties if table is None else table.properties
@@ -254,7 +254,7 @@ class Tables:
         entry = self.get_entry(caller, warehouse, levels, name)
         lance = entry if entry.kind == "lance" else None
         caller = replace(caller, delegation=True)
-        return self._loader.vend(caller, warehouse, levels, entry.location, lance).credentials
+        return self._loader.vend(caller, warehouse, levels, name, entry.location, lance).credentials
 
     def _create_iceberg(
         self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json, location: str
@@ -264,7 +264,7 @@ class Tables:
         document = MetadataDocument.from_table(iceberg_tables.next_metadata_location(metadata, None), metadata)
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "iceberg"))
         if request.get("stage-create"):
-            access = self._loader.vend(caller, warehouse, name.levels, location)
+            access = self._loader.vend(caller, warehouse, name.levels, name.name, location)
             return LoadResult(document.full_json, "", None, access.config, access.credentials)
         return self._insert_document(caller, warehouse, name, document, location, str(metadata.table_uuid))
 

@@ -67,7 +67,7 @@ class Views:
         Raises:
             ViewNotFoundError: there is no such view; a table does not count.
         """
-        caller.identity.require_role(Role.READER, warehouse.name, levels)
+        caller.identity.require_role(Role.READER, warehouse.name, levels, name)
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind != "view":
             raise view_not_found(levels, name)
@@ -126,12 +126,14 @@ class Views:
             ViewNotFoundError: there is no such view.
             ConcurrentModificationError: a requirement does not hold, or other commits came first in every attempt.
         """
-        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        caller.identity.require_role(Role.WRITER, warehouse.name, levels, name)
         for _ in range(ATTEMPTS):
             entry = self.get_entry(caller, warehouse, levels, name)
             document = self._loader.documents.load(warehouse, str(entry.metadata_location))
             current = views.parse(document.full_json)
             metadata = views.apply_updates(current, request.get("requirements") or [], request["updates"])
+            if metadata["location"] != current["location"]:
+                location_access.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
             if metadata is current or self._replace_metadata(
                 caller, warehouse, TableName(levels, name), entry, metadata, document.location
             ):
@@ -142,7 +144,6 @@ class Views:
         self, caller: Caller, warehouse: Warehouse, name: TableName, entry: EntryRow, metadata: Json, previous: str
     ) -> bool:
         """Point the entry to new metadata; return False if another commit came first."""
-        location_access.check_chosen_location(self._database, caller, warehouse, metadata["location"], "view")
         self._check_paths(caller, warehouse, metadata)
         document = self._write_metadata(warehouse, metadata, previous)
 
@@ -168,7 +169,7 @@ class Views:
         Raises:
             ViewNotFoundError: there is no such view.
         """
-        caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        caller.identity.require_drop(warehouse.name, levels, name)
         entry = self.get_entry(caller, warehouse, levels, name)
 
         def work(tx: Tx) -> None:

@@ -42,6 +42,9 @@ with_config = click.option(
 with_namespace = click.option(
     "--namespace", metavar="ID", default="", callback=parse_id, help="Only there and below: a.b or a.`b.c`."
 )
+with_table = click.option(
+    "--table", metavar="ID", default="", callback=parse_id, help="Only this table or view: a.b.t. The grant is by name."
+)
 
 
 def with_role(*, required: bool) -> Callable[[Command], Command]:
@@ -80,6 +83,7 @@ def principal() -> None:
 @with_role(required=False)
 @with_warehouse
 @with_namespace
+@with_table
 @click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
 @with_config
 @with_db
@@ -90,6 +94,7 @@ def create(
     role: str | None,
     warehouse: str | None,
     namespace: tuple[str, ...],
+    table: tuple[str, ...],
     external: bool,
     config: str | None,
     db: str | None,
@@ -98,9 +103,9 @@ def create(
 
     Iceberg's clients take what is shown as `credential`.
     """
-    if role is None and (warehouse or namespace):
-        raise click.UsageError("--warehouse and --namespace say where a --role is given; give one")
-    grants = [create_grant(role, warehouse, namespace)] if role else []
+    if role is None and (warehouse or namespace or table):
+        raise click.UsageError("--warehouse, --namespace and --table say where a --role is given; give one")
+    grants = [create_grant(role, warehouse, namespace, table)] if role else []
     with open_principals(db, config) as principals:
         credential = principals.create(name, grants, external=external)
     if credential is None:
@@ -160,6 +165,7 @@ def rotate(app: CliContext, name: str, db: str | None) -> None:
 @with_role(required=True)
 @with_warehouse
 @with_namespace
+@with_table
 @with_config
 @with_db
 @click.pass_obj
@@ -169,14 +175,15 @@ def grant(
     role: str,
     warehouse: str | None,
     namespace: tuple[str, ...],
+    table: tuple[str, ...],
     config: str | None,
     db: str | None,
 ) -> None:
     """Grant a role, replacing the one granted at the same place.
 
-    The warehouse and the namespace must exist.
+    The warehouse, the namespace and the table must exist.
     """
-    new_grant = create_grant(role, warehouse, namespace)
+    new_grant = create_grant(role, warehouse, namespace, table)
     with open_principals(db, config) as principals:
         principals.grant(name, new_grant)
     app.output.record("", {"name": name, "granted": str(new_grant)})
@@ -187,16 +194,26 @@ def grant(
 @with_role(required=False)
 @with_warehouse
 @with_namespace
+@with_table
 @with_db
 @click.pass_obj
 def revoke(
-    app: CliContext, name: str, role: str | None, warehouse: str | None, namespace: tuple[str, ...], db: str | None
+    app: CliContext,
+    name: str,
+    role: str | None,
+    warehouse: str | None,
+    namespace: tuple[str, ...],
+    table: tuple[str, ...],
+    db: str | None,
 ) -> None:
     """Revoke the role that was granted at exactly this place."""
     from lancehouse.catalog.callers import Role
 
     with open_principals(db) as principals:
-        revoked = principals.revoke(name, warehouse, namespace, Role[role.upper()] if role else None)
+        where = create_grant(role or ROLES[0], warehouse, namespace, table)
+        revoked = principals.revoke(
+            name, where.warehouse, where.levels, Role[role.upper()] if role else None, table=where.table
+        )
     app.output.record("", {"name": name, "revoked": str(revoked)})
 
 
@@ -253,13 +270,18 @@ def show_credential(app: CliContext, name: str, credential: Credential) -> None:
     )
 
 
-def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...]) -> Grant:
+def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...], table: tuple[str, ...]) -> Grant:
     """Create a grant from command-line options."""
     from lancehouse.catalog.callers import Grant, Role
 
-    return Grant(Role[role.upper()], warehouse, namespace)
+    if not table:
+        return Grant(Role[role.upper()], warehouse, namespace)
+    if namespace:
+        raise click.UsageError("--table names its namespace too: leave --namespace out")
+    return Grant(Role[role.upper()], warehouse, table[:-1], table[-1])
 
 
 def grant_to_dict(grant: Grant) -> dict[str, object]:
     """Convert a grant to JSON."""
-    return {"role": grant.role.name.lower(), "warehouse": grant.warehouse, "namespace": list(grant.levels)}
+    role, warehouse, levels = grant.role.name.lower(), grant.warehouse, list(grant.levels)
+    return {"role": role, "warehouse": warehouse, "namespace": levels, "table": grant.table}

@@ -49,7 +49,7 @@ from lance_namespace_urllib3_client.models.commit_table_result import CommitTabl
 from lancehouse import measures
 from lancehouse.credentials import TUNING, harmless_options
 from lancehouse.gateway.backend_confinement import BackendConfinement
-from lancehouse.gateway.operations import Operation, RequestEncoding, ResponseEncoding
+from lancehouse.gateway.operations import BY_METHOD, Operation, RequestEncoding, ResponseEncoding
 from lancehouse.gateway.request_sql import rewrite_sql
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import find_error_class, translate_errors
@@ -81,6 +81,22 @@ def request_ids(request: Any) -> list[list[str]]:
         case ExplainTableQueryPlanRequest() if request.query.id:
             return [request.id or [], request.query.id]
     return [request.id or []]
+
+
+def request_parts(operation: Operation, request: Any) -> list[tuple[Operation, list[str]]]:
+    """Return what a request does to which table or namespace: a batch does several things, a rename two."""
+    match request:
+        case BatchCommitTablesRequest():
+            parts = [part for commit in request.operations for part in _present_fields(commit).items()]
+            return [(BY_METHOD[BATCHED.get(name, name)], part.id or []) for name, part in parts]
+        case RenameTableRequest():
+            source, destination = request_ids(request)
+            return [(operation, source), (BY_METHOD["declare_table"], destination)]
+    return [(operation, table_id) for table_id in request_ids(request)]
+
+
+BATCHED = {"delete_table_versions": "batch_delete_table_versions"}
+"""Names of operations in a batch, where they differ from those of their methods."""
 
 
 def request_locations(request: Any) -> list[tuple[list[str], str]]:

@@ -48,6 +48,10 @@ class RequiredAccess(Enum):
     READ = auto()
     WRITE = auto()
     """Write to tables."""
+    CREATE = auto()
+    """Put new tables into a namespace."""
+    DROP = auto()
+    """Take tables out of a namespace."""
     MANAGE = auto()
     """Create, change and drop namespaces."""
 
@@ -86,7 +90,7 @@ class Operation:
         return model
 
 
-READ, WRITE, MANAGE = RequiredAccess.READ, RequiredAccess.WRITE, RequiredAccess.MANAGE
+READ, WRITE, CREATE, DROP, MANAGE = RequiredAccess
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation("CreateNamespace", "POST", "namespace/{id}/create", MANAGE),
@@ -96,13 +100,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("NamespaceExists", "POST", "namespace/{id}/exists", READ, response=ResponseEncoding.NOTHING),
     Operation("ListTables", "GET", "namespace/{id}/table/list", READ, RequestEncoding.QUERY),
     Operation("ListAllTables", "GET", "table", READ, RequestEncoding.QUERY),
-    Operation("RegisterTable", "POST", "table/{id}/register", WRITE),
+    Operation("RegisterTable", "POST", "table/{id}/register", CREATE),
     Operation("DescribeTable", "POST", "table/{id}/describe", READ),
     Operation("TableExists", "POST", "table/{id}/exists", READ, response=ResponseEncoding.NOTHING),
-    Operation("DropTable", "POST", "table/{id}/drop", WRITE, rows=True),
-    Operation("DeregisterTable", "POST", "table/{id}/deregister", WRITE),
+    Operation("DropTable", "POST", "table/{id}/drop", DROP, rows=True),
+    Operation("DeregisterTable", "POST", "table/{id}/deregister", DROP),
     Operation("RestoreTable", "POST", "table/{id}/restore", WRITE, rows=True),
-    Operation("RenameTable", "POST", "table/{id}/rename", WRITE),
+    Operation("RenameTable", "POST", "table/{id}/rename", DROP),
     Operation(
         "UpdateTableSchemaMetadata",
         "POST",
@@ -127,7 +131,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("DeleteFromTable", "POST", "table/{id}/delete", WRITE, rows=True),
     Operation("QueryTable", "POST", "table/{id}/query", READ, response=ResponseEncoding.ARROW, rows=True),
     Operation("CountTableRows", "POST", "table/{id}/count_rows", READ, response=ResponseEncoding.NUMBER, rows=True),
-    Operation("CreateTable", "POST", "table/{id}/create", WRITE, RequestEncoding.ARROW, rows=True),
+    Operation("CreateTable", "POST", "table/{id}/create", CREATE, RequestEncoding.ARROW, rows=True),
     Operation(
         "ExplainTableQueryPlan", "POST", "table/{id}/explain_plan", READ, response=ResponseEncoding.TEXT, rows=True
     ),
@@ -157,7 +161,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "CreateMaterializedView",
         "POST",
         "materialized_view/{id}/create",
-        WRITE,
+        CREATE,
         status=201,
         rows=True,
         instead="create_materialized_view of lancehouse.jobs.TableJobs or Spark's LanceCatalog",
@@ -169,7 +173,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("DropTableIndex", "POST", "table/{id}/index/{index_name}/drop", WRITE),
     Operation("ListTableTags", "POST", "table/{id}/tags/list", READ, RequestEncoding.QUERY),
     Operation("GetTableTagVersion", "POST", "table/{id}/tags/version", READ),
-    Operation("DeclareTable", "POST", "table/{id}/declare", WRITE),
+    Operation("DeclareTable", "POST", "table/{id}/declare", CREATE),
     Operation("CreateTableTag", "POST", "table/{id}/tags/create", WRITE),
     Operation("DeleteTableTag", "POST", "table/{id}/tags/delete", WRITE),
     Operation("UpdateTableTag", "POST", "table/{id}/tags/update", WRITE),
@@ -179,3 +183,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("DescribeTransaction", "POST", "transaction/{id}/describe", READ),
     Operation("AlterTransaction", "POST", "transaction/{id}/alter", WRITE),
 )
+
+BY_METHOD = {operation.method_name: operation for operation in OPERATIONS}
+"""Each operation by the name of its method of `LanceNamespace`."""

@@ -188,7 +188,15 @@ principals = Table(
     Column("client_id", TEXT, unique=True),
     Column("secret_hash", TEXT),
     Column("created_ms", NUMBER, nullable=False),
+    Column("kind", TEXT, nullable=False, server_default="principal"),  # or "group"
     **NEVER_AGAIN,
+)
+
+members = Table(
+    "members",
+    metadata,
+    _foreign_key("principals", cascade=True, primary_key=True),
+    Column("group_id", NUMBER, ForeignKey("principals.id", ondelete="CASCADE"), primary_key=True, index=True),
 )
 
 tokens = Table(
@@ -198,6 +206,7 @@ tokens = Table(
     Column("label", TEXT, primary_key=True),
     Column("token_hash", TEXT, nullable=False, unique=True),
     Column("created_ms", NUMBER, nullable=False),
+    Column("expires_ms", NUMBER),
 )
 
 grants = Table(
@@ -208,6 +217,8 @@ grants = Table(
     Column("warehouse", TEXT, primary_key=True),
     Column("path_key", TEXT, primary_key=True),
     Column("path", TEXT, nullable=False),
+    Column("table_name", TEXT),
+    Index(None, "warehouse", "path_key"),  # finds who has grants on a table
 )
 
 signing_keys = Table(
@@ -371,11 +382,12 @@ class PrincipalRow:
 
 @dataclass(frozen=True, slots=True)
 class GrantRow:
-    """A role on all warehouses (None), on one, or on one of its namespaces and all below."""
+    """A role on all warehouses (None), on one, on one of its namespaces and all below, or on one table."""
 
     role: str
     warehouse: str | None
     levels: tuple[str, ...]
+    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from lancehouse.store.model import principals as p
 from lancehouse.store.model import signing_keys as s
 from lancehouse.store.model import tokens as t
 from lancehouse.store.statements import (
+    SEPARATOR,
     Statement,
     Tx,
     UniqueViolationError,
@@ -44,7 +45,9 @@ TOKENS = Statement(
 )
 DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
 DELETE_TOKENS = Statement(delete(t).where(t.c.principal_id == bindparam("principal")))
-PUT_GRANT = Statement(insert_into(g, "principal_id", "role", "warehouse", "path_key", "path").on_conflict_do_nothing())
+PUT_GRANT = Statement(
+    insert_into(g, "principal_id", "role", "warehouse", "path_key", "path", "table_name").on_conflict_do_nothing()
+)
 DELETE_GRANT = Statement(
     delete(g).where(
         g.c.principal_id == bindparam("principal"),
@@ -54,9 +57,9 @@ DELETE_GRANT = Statement(
     )
 )
 GRANTS = Statement(
-    select(g.c.role, g.c.warehouse, g.c.path)
+    select(g.c.role, g.c.warehouse, g.c.path, g.c.table_name)
     .where(g.c.principal_id == bindparam("principal"))
-    .order_by(g.c.warehouse, g.c.path, g.c.role)
+    .order_by(g.c.warehouse, g.c.path_key, g.c.role)
 )
 SIGNING_KEY = Statement(select(s.c.key))
 INSERT_SIGNING_KEY = Statement(insert_into(s, "key").values(id=literal_column("1")).on_conflict_do_nothing())
@@ -131,21 +134,27 @@ def delete_tokens(tx: Tx, principal_id: int) -> None:
 
 def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:
     """Insert a grant; one that exists already is left as it is."""
-    here = join_levels(grant.levels)
     values = {"principal_id": principal_id, "role": grant.role, "warehouse": grant.warehouse or EVERYWHERE}
-    tx.run(PUT_GRANT, {**values, "path": here, "path_key": index_key(here)})
+    names = {"path": join_levels(grant.levels), "path_key": scope_key(grant.levels, grant.table)}
+    tx.run(PUT_GRANT, {**values, **names, "table_name": grant.table})
+
+
+def scope_key(levels: tuple[str, ...], table: str | None) -> str:
+    """Return the key of a namespace or table in grants. Tables have more separators than any path or its digest."""
+    path = join_levels(levels)
+    return index_key(path if table is None else f"{path}{SEPARATOR * 3}{check_indexed('a name', table)}")
 
 
 def delete_grant(tx: Tx, principal_id: int, grant: GrantRow) -> bool:
     """Delete a grant; return False if there is no such grant."""
     values = {"principal": principal_id, "given": grant.role, "place": grant.warehouse or EVERYWHERE}
-    return tx.run(DELETE_GRANT, {**values, "here": index_key(join_levels(grant.levels))}) == 1
+    return tx.run(DELETE_GRANT, {**values, "here": scope_key(grant.levels, grant.table)}) == 1
 
 
 def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
     """Return the grants of a principal."""
     return [
-        GrantRow(row[0], row[1] or None, split_levels(row[2]))
+        GrantRow(row[0], row[1] or None, split_levels(row[2]), row[3])
         for row in tx.fetch_all(GRANTS, {"principal": principal_id})
     ]
 

@@ -272,7 +272,7 @@ OVERLAPPING = Statement(
 )
 
 ENCLOSING = Statement(
-    select(w.c.name, n.c.path)
+    select(w.c.name, n.c.path, e.c.name)
     .select_from(e)
     .outerjoin(n, n.c.id == e.c.namespace_id)
     .outerjoin(w, w.c.id == n.c.warehouse_id)
@@ -507,12 +507,15 @@ def find_overlapping_table(
     return None
 
 
-def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str | None, tuple[str, ...]] | None:
-    """Return warehouse and namespace of the table at this location or above it, or None; of a dropped table neither."""
+def find_enclosing_table(tx: Tx, location_key: str) -> tuple[str | None, tuple[str, ...], str] | None:
+    """Return warehouse, namespace and name of the table at this location or above it, or None.
+
+    A dropped table has neither warehouse nor namespace.
+    """
     for folders in _folder_parameters(location_key, [*_folders_above(location_key), location_key]):
         row = tx.fetch_one(ENCLOSING, folders)
         if row is not None:
-            return row[0], split_levels(row[1] or "")
+            return row[0], split_levels(row[1] or ""), row[2]
     return None
 
 

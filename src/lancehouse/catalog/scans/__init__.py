@@ -84,7 +84,7 @@ class Scans:
             raise _plan_not_found(plan_id)
 
     def _get_entry(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
-        caller.identity.require_role(Role.READER, warehouse.name, levels)
+        caller.identity.require_role(Role.READER, warehouse.name, levels, name)
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind == "view":
             raise table_not_found(levels, name)

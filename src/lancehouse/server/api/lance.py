@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from lance_namespace import DescribeTableRequest, ListTablesRequest, ListTablesResponse
+from lance_namespace import DescribeTableRequest, ListNamespacesResponse, ListTablesRequest, ListTablesResponse
 from lance_namespace.errors import (
     ErrorCode,
     InternalError,
@@ -22,7 +22,7 @@ from lancehouse.catalog.callers import Identity, Role
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.gateway import messages
-from lancehouse.gateway.backends import Backend, request_ids, request_locations, run_operation
+from lancehouse.gateway.backends import Backend, request_ids, request_locations, request_parts, run_operation
 from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
 from lancehouse.properties import IMPL, is_lance, managed_by, storage_options
 from lancehouse.server.http.bodies import JSON, ROWS
@@ -112,8 +112,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
         call.note_tables(*request_ids(request))
     # All ids, grants and locations are checked before the backend is called: nothing of a table is opened before.
     backend.check_ids(request_ids(request))
-    for table_id in request_ids(request):
-        _check_grant(call.caller.identity, operation, backend, tuple(table_id))
+    for part, part_id in request_parts(operation, request):
+        _check_grant(call.caller.identity, part, backend, tuple(part_id))
     for table_id, location in request_locations(request):
         writes_all = call.caller.identity.has_role(Role.WRITER, backend.name)
         backend.check_location(location, table_id[:-1], writes_all=writes_all)
@@ -126,6 +126,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
     reads_all = call.caller.identity.has_role(Role.READER, backend.name)
     key = _find_description(call, backend) if operation is DESCRIBE and request.vend_credentials else None
     answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)
+    if not backend.is_warehouse:
+        answer = filter_names(call.caller.identity, backend, tuple(getattr(request, "id", None) or ()), answer)
     response = _to_response(operation, answer)
     # What was described may have changed before or after that: it is kept only if it did not change meanwhile.
     if key is not None and key == _find_description(call, backend):
@@ -242,22 +244,48 @@ def _list_warehouse_tables(
 
 
 def _check_grant(identity: Identity, operation: Operation, backend: Backend, id: tuple[str, ...]) -> None:
-    """Refuse an operation that no grant allows; grants are on namespaces.
+    """Refuse an operation that no grant allows.
 
     Reads of a warehouse are checked by its catalog.
     """
-    if operation.required_access is RequiredAccess.MANAGE:
-        identity.require_alter_namespace(backend.name, id)
-    elif operation.required_access is RequiredAccess.WRITE:
-        identity.require_role(Role.WRITER, backend.name, _owning_namespace(operation, id))
-    elif not backend.is_warehouse:
-        identity.require_role(Role.READER, backend.name, _owning_namespace(operation, id))
+    levels, table = _split_id(operation, id)
+    match operation.required_access:
+        case RequiredAccess.MANAGE:
+            identity.require_alter_namespace(backend.name, id)
+        case RequiredAccess.CREATE:
+            identity.require_role(Role.WRITER, backend.name, levels)
+        case RequiredAccess.DROP:
+            identity.require_drop(backend.name, levels, table or "")
+        case RequiredAccess.WRITE:
+            identity.require_role(Role.WRITER, backend.name, levels, table)
+        case RequiredAccess.READ if not backend.is_warehouse:
+            if table is None and operation.name != "ListAllTables":
+                identity.require_sight(backend.name, levels)
+            else:
+                identity.require_role(Role.READER, backend.name, levels, table)
 
 
-def _owning_namespace(operation: Operation, id: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the namespace of an id: of a namespace itself, a table, or a transaction of a table."""
+def _split_id(operation: Operation, id: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+    """Return the namespace and the table of an id: of a namespace itself, a table, or a transaction of a table."""
     kind = operation.path.partition("/")[0]
-    return id if kind == "namespace" else id[:-2] if kind == "transaction" else id[:-1]
+    if kind == "namespace":
+        return id, None
+    of_table = id[:-1] if kind == "transaction" else id
+    return of_table[:-1], of_table[-1] if of_table else None
+
+
+def filter_names(identity: Identity, backend: Backend, levels: tuple[str, ...], answer: Any) -> Any:
+    """Return the answer of another catalog; a list of names without those that the caller may not see.
+
+    Who may read only some tables sees the namespaces above these.
+    """
+    if isinstance(answer, ListNamespacesResponse) and not identity.has_role(Role.READER, backend.name, levels):
+        names = [name for name in answer.namespaces if identity.can_see(backend.name, (*levels, name))]
+        return answer.model_copy(update={"namespaces": names})
+    if isinstance(answer, ListTablesResponse) and not identity.has_role(Role.READER, backend.name, levels):
+        names = [name for name in answer.tables if identity.has_role(Role.READER, backend.name, levels, name)]
+        return answer.model_copy(update={"tables": names})
+    return answer
 
 
 def _apply_vending(call: Call, backend: Backend, request: Any) -> None:
@@ -270,7 +298,8 @@ def _apply_vending(call: Call, backend: Backend, request: Any) -> None:
     if call.caller.delegation and request.vend_credentials is None:
         request.vend_credentials = True
     if request.vend_credentials and not backend.is_warehouse:
-        call.caller.identity.require_role(Role.WRITER, backend.name, tuple(request.id[:-1]))
+        *levels, table = request.id or [""]
+        call.caller.identity.require_role(Role.WRITER, backend.name, tuple(levels), table)
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:

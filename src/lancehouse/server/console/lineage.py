@@ -141,7 +141,7 @@ class LineageWalk:
     def _open(self, backend: Backend, levels: tuple[str, ...], depth: int) -> LineageTable | None:
         """Open a table that another one names; None if it is gone, or if the caller may not read it."""
         identity = self.request.call.caller.identity
-        if not identity.has_role(Role.READER, backend.name, levels[:-1]):
+        if not identity.has_role(Role.READER, backend.name, levels[:-1], levels[-1]):
             return None
         reads_all = identity.has_role(Role.READER, backend.name)
         try:

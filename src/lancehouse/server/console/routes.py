@@ -62,9 +62,12 @@ class ConsoleRequest:
             raise NamespaceNotFoundError(f"there is no backend {name!r} here")
         backend.check_ids([self.levels])
         if not backend.is_warehouse:
-            identity.require_role(Role.READER, name, self.levels[:-1] if self.is_table else self.levels)
-        elif not identity.can_see(name):
-            identity.require_role(Role.READER, name)
+            if self.is_table and self.levels:
+                identity.require_role(Role.READER, name, self.levels[:-1], self.levels[-1])
+            else:
+                identity.require_sight(name, self.levels)
+        else:
+            identity.require_sight(name)
         return backend
 
     @property

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from lance_namespace import DescribeNamespaceRequest, ListNamespacesRequest, ListTablesRequest
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError, UnsupportedOperationError
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    PermissionDeniedError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
 
 from lancehouse.catalog import listing
 from lancehouse.catalog.audit import AuditFilter, to_json
-from lancehouse.catalog.callers import Role
 from lancehouse.catalog.dropped_tables import dropped_to_json
 from lancehouse.catalog.lance_metadata import is_managed
 from lancehouse.gateway.backends import run_operation
@@ -22,6 +27,7 @@ from lancehouse.paging import decode_token, encode_token
 from lancehouse.properties import managed_by
 from lancehouse.schema.definitions import COMPANION, COMPUTED
 from lancehouse.schema.display import field_to_json
+from lancehouse.server.api.lance import filter_names
 from lancehouse.server.console.backend_tables import LocatedTable
 from lancehouse.server.http import responses
 
@@ -86,7 +92,8 @@ def namespaces(request: ConsoleRequest) -> Response:
             return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris cannot list warehouses
         _describe_namespace(request)  # raises, unless this is the deepest level that the catalog has
         return _names_response([], None)
-    return _names_response(response.namespaces, response.page_token)
+    visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
+    return _names_response(visible.namespaces, response.page_token)
 
 
 def namespace(request: ConsoleRequest) -> Response:
@@ -108,19 +115,23 @@ def entries(request: ConsoleRequest) -> Response:
     """List the tables and views in a namespace, with their kinds."""
     size, token = request.get_number("limit", PAGE, LARGEST_PAGE), request.find_parameter("token")
     if (warehouse := request.warehouse) is not None:
-        if not request.levels or not request.call.caller.identity.has_role(Role.READER, warehouse.name, request.levels):
-            # The warehouse itself holds no tables; a namespace that is only above a granted one shows none.
-            return _entries_response([], None)
+        if not request.levels:
+            return _entries_response([], None)  # the warehouse itself holds no tables
         call = request.call
-        return _entries_response(
-            *listing.list_entries(call.catalog.database, call.caller, warehouse, request.levels, token or "", size)
-        )
+        try:
+            names, next_token = listing.list_entries(
+                call.catalog.database, call.caller, warehouse, request.levels, token or "", size
+            )
+        except PermissionDeniedError:
+            return _entries_response([], None)  # a namespace that is only above a granted one shows none
+        return _entries_response(names, next_token)
     lance_request = ListTablesRequest(id=list(request.levels), limit=size, page_token=token)
     try:
         response = run_operation(request.backend, _CALLS["ListTables"], lance_request, request.token, None)
     except _NOT_HERE:
         return _entries_response([], None)  # most catalogs have levels that hold namespaces only
-    return _entries_response([(name, "lance") for name in response.tables], response.page_token)
+    visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
+    return _entries_response([(name, "lance") for name in visible.tables], response.page_token)
 
 
 def search(request: ConsoleRequest) -> Response:
