@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
 from lancehouse.catalog.callers import Grant, Identity, Role
-from lancehouse.catalog.principals import Principals, digest
+from lancehouse.catalog.principals import NewPrincipal, Principals, digest
 from lancehouse.store import migrate, repository
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
@@ -142,12 +143,12 @@ def test_a_name_that_is_taken_again_is_somebody_else(principals: Principals) -> 
 def test_static_tokens(principals: Principals) -> None:
     principals.create("ada", [WRITE])
     tokens = {label: principals.create_token("ada", label) for label in ("ci", "laptop")}
-    assert [label for label, _ in principals.list_tokens("ada")] == ["ci", "laptop"]
+    assert [each.label for each in principals.list_tokens("ada")] == ["ci", "laptop"]
     for token in tokens.values():
         assert token.startswith("lh_")
-        assert principals.authenticate_token(token).identity == Identity("ada", (WRITE,))
+        assert principals.authenticate_token(token)[0].identity == Identity("ada", (WRITE,))
     principals.delete_token("ada", "ci")
-    assert principals.authenticate_token(tokens["laptop"]).name == "ada"
+    assert principals.authenticate_token(tokens["laptop"])[0].name == "ada"
     for token in (tokens["ci"], tokens["laptop"][:-1], digest(tokens["laptop"]), "lh_", "", "\ud800"):
         with pytest.raises(UnauthenticatedError, match="not known") as caught:
             principals.authenticate_token(token)
@@ -165,8 +166,8 @@ def test_a_new_secret_ends_static_tokens_of_this_principal_alone(principals: Pri
         with pytest.raises(UnauthenticatedError, match="not known"):
             principals.authenticate_token(token)
     assert principals.list_tokens("ada") == []
-    assert principals.authenticate_token(kept).name == "bob"
-    assert principals.authenticate_token(principals.create_token("ada", "ci")).name == "ada"
+    assert principals.authenticate_token(kept)[0].name == "bob"
+    assert principals.authenticate_token(principals.create_token("ada", "ci"))[0].name == "ada"
 
 
 @on_both
@@ -245,8 +246,8 @@ def test_nothing_is_known_before_a_server_has_run(tmp_path: Path) -> None:
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a", "b", "x"))), "there is nothing.* Create it first"),
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("a.b",))), "in warehouse w there is a, c"),
         (lambda p: p.grant("ada", Grant(Role.READER, "w", ("x\x1fy",))), "separator"),
-        (lambda p: p.grant("bob", READ), "no principal called 'bob'"),
-        (lambda p: p.revoke("bob", "w"), "no principal called 'bob'"),
+        (lambda p: p.grant("bob", READ), "no principal or group called 'bob'"),
+        (lambda p: p.revoke("bob", "w"), "no principal or group called 'bob'"),
         (lambda p: p.revoke("ada", "w", ("a",)), "was not made anything of namespace a of warehouse w; it is nothing"),
         (lambda p: p.rotate_secret("bob"), "no principal called 'bob'"),
         (lambda p: p.delete("bob"), "no principal called 'bob'"),
@@ -296,3 +297,132 @@ def grants(principals: Principals) -> set[Grant]:
     assert found
     assert len(found.grants) == len(set(found.grants))
     return set(found.grants)
+
+
+@on_both
+def test_members_have_the_grants_of_their_groups(principals: Principals) -> None:
+    principals.create("ada", [WRITE])
+    principals.create("bob")
+    principals.create_group("team", [READ])
+    principals.create_group("other", [Grant(Role.ADMIN)])
+    principals.add_members("team", ["ada", "bob"])
+    principals.add_members("team", ["ada"])
+    ada, bob = principals.find("ada"), principals.find("bob")
+    assert ada
+    assert bob
+    assert (ada.grants, ada.identity.grants) == ((WRITE,), (WRITE, READ))
+    assert bob.identity == Identity("bob", (READ,))
+    assert principals.describe_group("team").members == ("ada", "bob")
+    assert [(each.name, each.groups) for each in principals.list()] == [("ada", ("team",)), ("bob", ("team",))]
+    assert [(each.name, each.grants) for each in principals.list_groups()] == [
+        ("other", (Grant(Role.ADMIN),)),
+        ("team", (READ,)),
+    ]
+    token = principals.create_token("bob", "ci")
+    assert principals.authenticate_token(token)[0].identity.grants == (READ,)
+    principals.grant("team", Grant(Role.WRITER, "w"))
+    assert principals.authenticate_token(token)[0].identity.grants == (Grant(Role.WRITER, "w"),)
+    principals.remove_members("team", ["bob"])
+    assert principals.authenticate_token(token)[0].identity.grants == ()
+    principals.delete_group("team")
+    ada = principals.find("ada")
+    assert ada
+    assert ada.identity.grants == (WRITE,)
+
+
+@on_both
+def test_nobody_can_act_as_a_group(principals: Principals) -> None:
+    principals.create("ada")
+    principals.create_group("team", [Grant(Role.ADMIN)])
+    principals.create_group("inner")
+    assert principals.find("team") is None
+    assert principals.find_external("team", []) == (None, None)
+    mistakes: list[tuple[Callable[[], object], str]] = [
+        (lambda: principals.create_token("team", "ci"), "no principal called 'team'"),
+        (lambda: principals.rotate_secret("team"), "no principal called 'team'"),
+        (lambda: principals.delete("team"), "no principal called 'team'"),
+        (lambda: principals.create("team", external=True), "principal or group called 'team' already"),
+        (lambda: principals.create_group("ada"), "principal or group called 'ada' already"),
+        (lambda: principals.add_members("team", ["inner"]), "groups are not nested"),
+        (lambda: principals.add_members("team", ["ada", "nobody"]), "no principal called 'nobody'"),
+        (lambda: principals.add_members("ada", ["ada"]), "no group called 'ada'"),
+        (lambda: principals.remove_members("team", ["ada"]), "ada is not in group team"),
+        (lambda: principals.create_group("anonymous"), "cannot be a group's name"),
+    ]
+    for mistake, words in mistakes:
+        with pytest.raises(InvalidInputError, match=words):
+            mistake()
+    assert principals.describe_group("team").members == ()
+
+
+@on_both
+def test_groups_that_an_issuer_names(principals: Principals) -> None:
+    principals.create("eve", [WRITE], external=True)
+    principals.create_group("team", [READ])
+    principals.create_group("empty")
+    others = [f"group {number}" for number in range(120)]
+    assert principals.find_external("eve", [*others, "team"])[1] == Identity("eve", (WRITE, READ))
+    principal, identity = principals.find_external("mallory", ["team", "team", "", "\x00"])
+    assert (principal, identity) == (None, Identity("mallory", (READ,)))
+    assert principals.find_external("mallory", ["empty"])[1] == Identity("mallory", ())
+    for name, groups in {"mallory": others, "anonymous": ["team"], "\x00": ["team"], "x" * 300: ["team"]}.items():
+        assert principals.find_external(name, groups) == (None, None)
+
+
+@on_both
+def test_tokens_expire(principals: Principals, monkeypatch: pytest.MonkeyPatch) -> None:
+    principals.create("ada")
+    now = time.time()
+    token = principals.create_token("ada", "ci", int(now * 1000) + 60_000)
+    principal, ends_at = principals.authenticate_token(token)
+    assert (principal.name, round(ends_at - now)) == ("ada", 60)
+    assert [each.expires_ms for each in principals.list_tokens("ada")] == [int(now * 1000) + 60_000]
+    monkeypatch.setattr("lancehouse.catalog.principals.now_ms", lambda: int(now * 1000) + 60_000)
+    with pytest.raises(UnauthenticatedError, match="the bearer token has expired at 20"):
+        principals.authenticate_token(token)
+    for wrong in (int(now * 1000) - 1, 2**60):
+        with pytest.raises(InvalidInputError, match="in the future"):
+            principals.create_token("ada", "other", wrong)
+
+
+@on_both
+def test_who_can_use_a_table(principals: Principals, database: Database) -> None:
+    principals.create("root", [Grant(Role.ADMIN)])
+    principals.create("ada", [Grant(Role.WRITER, "w", ("a",)), Grant(Role.ADMIN, "w", ("c",))])
+    principals.create("bob")
+    principals.create_group("team", [Grant(Role.READER, "w", ("a", "b"))])
+    principals.create_group("of issuer", [Grant(Role.READER, "w")])
+    principals.add_members("team", ["bob", "ada"])
+    found = [
+        (each.principal, each.grant.role, each.group, each.grant.levels) for each in principals.who_can("w", ("a", "b"))
+    ]
+    assert found == [
+        (None, Role.READER, "of issuer", ()),
+        ("ada", Role.WRITER, None, ("a",)),
+        ("ada", Role.READER, "team", ("a", "b")),
+        ("bob", Role.READER, "team", ("a", "b")),
+        ("root", Role.ADMIN, None, ()),
+    ]
+    principals.grant("bob", Grant(Role.WRITER, "folder", ("x",), "t"))
+    by_name = {each.principal: each.grant.table for each in principals.who_can("folder", ("x",), "t")}
+    assert by_name == {"bob": "t", "root": None}
+    assert [each.principal for each in principals.who_can("folder", ("x",), "u")] == ["root"]
+    with pytest.raises(InvalidInputError, match=r"there is no table a\.t"):
+        principals.who_can("w", ("a",), "t")
+    database.close()
+
+
+def test_many_are_created_at_once_or_none(principals: Principals) -> None:
+    made = principals.create_many([NewPrincipal("a", [READ]), NewPrincipal("b", external=True)])
+    assert [(each.name, each.credential is not None, each.is_new) for each in made] == [
+        ("a", True, True),
+        ("b", False, True),
+    ]
+    assert made[0].credential
+    assert principals.authenticate_secret(made[0].credential.client_id, made[0].credential.client_secret).name == "a"
+    with pytest.raises(InvalidInputError, match="'a' already"):
+        principals.create_many([NewPrincipal("c"), NewPrincipal("a")])
+    assert principals.find("c") is None
+    again = principals.create_many([NewPrincipal("c"), NewPrincipal("a")], exist_ok=True)
+    assert [each.is_new for each in again] == [True, False]
+    assert [each.name for each in principals.list("a", 1)] == ["b"]

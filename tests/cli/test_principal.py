@@ -161,7 +161,7 @@ def test_the_database_is_an_option_or_in_the_environment(home: Path, monkeypatch
         (["create", "bob", "--role", "reader", "--namespace", "a"], 1, "names its warehouse"),
         (["create", "bob", "--role", "reader", "--warehouse", "w", "--namespace", "a."], 2, "is no id"),
         (["grant", "ada", "--warehouse", "w"], 2, "--role"),
-        (["grant", "bob", "--role", "reader"], 1, "no principal called 'bob'"),
+        (["grant", "bob", "--role", "reader"], 1, "no principal or group called 'bob'"),
         (["revoke", "ada"], 1, "it is nothing"),
         (["rotate", "bob"], 1, "no principal called 'bob'"),
         (["delete", "bob"], 1, "no principal called 'bob'"),
@@ -177,3 +177,25 @@ def test_mistakes_are_one_sentence(words: list[str], code: int, said: str) -> No
     assert (done.exit_code, done.stdout) == (code, "")
     assert said in done.stderr
     assert "secret" not in done.stderr
+
+
+@pytest.mark.usefixtures("warehouse")
+def test_groups_tokens_and_who_can() -> None:
+    document("create", "ada")
+    document("group", "create", "team")
+    document("group", "add", "team", "ada")
+    document("grant", "team", "--role", "writer", "--warehouse", "w", "--namespace", "a")
+    assert document("group", "show", "team")["members"] == ["ada"]
+    assert document("group", "list")["count"] == 1
+    (row,) = document("who-can", "w.a", "--namespace")["rows"]
+    assert (row["principal"], row["role"], row["group"]) == ("ada", "writer", "team")
+    assert row["granted_on"] == "namespace a of warehouse w"
+    made = document("token", "create", "ada", "--label", "ci", "--expires", "30d")
+    assert made["expires"] == document("token", "list", "ada")["rows"][0]["expires"]
+    assert "such as 30d" in run("token", "create", "ada", "--label", "x", "--expires", "soon").stderr
+    document("group", "remove", "team", "ada")
+    document("group", "delete", "team")
+    assert (
+        "leave --namespace out" in run("grant", "ada", "--role", "reader", "--namespace", "a", "--table", "a.t").stderr
+    )
+    assert "no table a.t" in run("grant", "ada", "--role", "reader", "--warehouse", "w", "--table", "a.t").stderr

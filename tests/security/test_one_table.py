@@ -117,15 +117,8 @@ def test_operations_of_the_lance_protocol(one: ServerWithPrincipals, operation: 
     if operation.name == "AlterTransaction":
         body = json.dumps({"actions": [{"set_status_action": {"status": "SUCCEEDED"}}]}).encode()
     if operation.name == "CreateMaterializedView":
-        body = json.dumps(
-            {
-                "source_table_id": target,
-                "kind": "query",
-                "source_query": "select 1",
-                "output_schema": "{}",
-                "udf_specs": [],
-            }
-        ).encode()
+        fields = {"kind": "query", "source_query": "select 1", "output_schema": "{}", "udf_specs": []}
+        body = json.dumps({"source_table_id": target, **fields}).encode()
     content = {"content-type": "application/json"}
     if operation.body.name == "ARROW":
         content = {"content-type": "application/vnd.apache.arrow.stream"}

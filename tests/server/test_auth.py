@@ -18,6 +18,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 from lancehouse.catalog.callers import ANYBODY, Grant, Identity, Role
+from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.principals import Credential, Principals
 from lancehouse.server.http.auth import Authenticator
 from lancehouse.server.http.oauth import Tokens
@@ -257,6 +258,58 @@ def test_an_outside_issuer_vouches_for_principals_of_its_own(world: AuthSetup, o
     eve = bearer(openid.token("one", {"sub": "eve"}))
     assert auth.identify(eve) == from_memory(auth.identify, eve) == Identity("eve", (READ,))
     assert auth.identify(bearer(world.issue_token())).name == "ada"
+
+
+def test_an_outside_issuer_says_who_is_in_groups(world: AuthSetup, openid: OpenId) -> None:
+    world.principals.create_group("acme:team", [READ])
+    world.principals.create_group("team", [Grant(Role.ADMIN)])
+    settings = openid.settings(groups_claim="groups", name_prefix="acme:")
+    auth = Authenticator(world.principals, [settings], required=True)
+    # Of ada there is a principal with a secret, and the prefix tells this one from her.
+    claims: dict[str, Any] = {"sub": "ada", "groups": ["team", 7, None, "unknown", ""]}
+    assert auth.identify(bearer(openid.token("one", claims))) == Identity("acme:ada", (READ,))
+    assert auth.identify(bearer(openid.token("one", {"groups": "team"}))) == Identity("acme:ada", (READ,))
+    deaf = Authenticator(world.principals, [openid.settings()], required=True)
+    for refusing, groups in ((auth, ["unknown"]), (auth, {"team": 1}), (auth, None), (deaf, ["team", "acme:team"])):
+        with pytest.raises(PermissionDeniedError, match=r"nor in a group that is known|secret of its own"):
+            refusing.identify(bearer(openid.token("one", {"sub": "ada", "groups": groups})))
+
+
+def test_a_static_token_is_not_remembered_beyond_its_end(world: AuthSetup) -> None:
+    token = world.principals.create_token("ada", "short", int(time.time() * 1000) + 700)
+    auth = Authenticator(world.principals, required=True, fresh_s=3600)
+    assert auth.identify(bearer(token)).name == "ada"
+    time.sleep(0.8)
+    with pytest.raises(UnauthenticatedError, match="the bearer token has expired at"):
+        auth.identify(bearer(token))
+
+
+def test_a_revocation_works_within_two_seconds_on_every_server(world: AuthSetup) -> None:
+    """Two servers with the settings that `lancehouse serve` has, each on a connection of its own."""
+    world.principals.create_group("team", [READ])
+    world.principals.create("bob")
+    world.principals.add_members("team", ["bob"])
+    token = bearer(world.principals.create_token("bob", "ci"))
+    databases = [Database(world.url) for _ in range(2)]
+    servers = [Authenticator(Principals(database), required=True) for database in databases]
+    assert [server.identify(token).grants for server in servers] == [(READ,), (READ,)]
+    world.principals.remove_members("team", ["bob"])
+    time.sleep(2)
+    assert [from_memory_or_database(server, token).grants for server in servers] == [(), ()]
+    world.principals.delete("bob")
+    time.sleep(2)
+    for server, database in zip(servers, databases, strict=True):
+        with pytest.raises(UnauthenticatedError, match="not known"):
+            from_memory_or_database(server, token)
+        database.close()
+
+
+def from_memory_or_database(auth: Authenticator, headers: dict[str, str]) -> Identity:
+    """The identity as a request gets it: first without blocking."""
+    try:
+        return auth.identify(headers, blocking=False)
+    except WouldBlockError:
+        return auth.identify(headers)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def signed_with_public_key(openid: OpenId) -> str:
 def test_a_token_names_its_principal(openid: OpenId, algorithm: str, discovered: bool) -> None:
     openid.add("two", algorithm)
     issuer = Issuer(openid.settings(jwks_uri=None if discovered else f"{openid.uri}/keys"))
-    name, ends_at = issuer.verify(openid.token("two"))
+    name, ends_at, _ = issuer.verify(openid.token("two"))
     assert name == "ada"
     assert ends_at == pytest.approx(time.time() + 660, abs=5)
     assert issuer.verify(openid.token("one"))[0] == "ada"

@@ -56,7 +56,7 @@ def test_principals(database: Database) -> None:
     assert bob is not None
     assert create(database, "ada", "another id") is None
     assert create(database, "eve", "id of ada") is None
-    assert database.read(principal_rows.list_principals) == [bob, ada]
+    assert [row for row, _, _ in database.read(lambda tx: principal_rows.list_holders(tx, "principal"))] == [bob, ada]
     read = database.read
     assert read(lambda tx: principal_rows.find_principal(tx, name="ada")) == ada
     assert read(lambda tx: principal_rows.find_principal(tx, client_id="id of ada")) == ada
@@ -83,15 +83,18 @@ def test_tokens(database: Database) -> None:
     assert insert(ada, "a laptop", "hash 2")
     assert insert(bob, "ci", "hash 3")
     assert not insert(ada, "ci", "hash 4")
-    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 1")) == ada
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 1")) == (ada, None)
     assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 4")) is None
-    assert database.read(lambda tx: principal_rows.list_tokens(tx, ada.id)) == [("a laptop", NOW), ("ci", NOW)]
+    assert database.read(lambda tx: principal_rows.list_tokens(tx, ada.id)) == [
+        ("a laptop", NOW, None),
+        ("ci", NOW, None),
+    ]
     assert database.write(lambda tx: principal_rows.delete_token(tx, ada.id, "ci"))
     assert not database.write(lambda tx: principal_rows.delete_token(tx, ada.id, "ci"))
     assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 1")) is None
     database.write(lambda tx: principal_rows.delete_principal(tx, ada.id))
     assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 2")) is None
-    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 3")) == bob
+    assert database.read(lambda tx: principal_rows.find_token_owner(tx, "hash 3")) == (bob, None)
 
 
 def test_grants(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Manage principals: their grants, client secrets and static tokens, kept as hashes; authenticate callers by them.
+"""Manage principals and groups, their grants, client secrets and static tokens; authenticate callers by them.
 
 Only hashes are stored. Secrets and tokens are 256 random bits each, so they cannot be guessed. A client's secret is
 stored as scrypt with its own salt; the cost is moderate, because wrong secrets must not be a way to keep the server
@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import inf
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
-from lancehouse.catalog.callers import ANYBODY, EVERYWHERE, Grant, Identity, Role, format_scope
+from lancehouse.catalog.callers import ANYBODY, EVERYWHERE, Grant, Identity, Role, enclosing_scopes, format_scope
 from lancehouse.catalog.entries import now_ms
 from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import GrantRow, PrincipalRow, WarehouseRow
+from lancehouse.store.principals import Kind as Kind
 from lancehouse.store.statements import Tx
 
 TOKEN_PREFIX = "lh_"  # noqa: S105
@@ -81,6 +86,8 @@ LONGEST = 255
 """Longest name or label, in characters."""
 MOST_PROVED = 1000
 """Most verified credentials that are remembered, by digest, with the hash that they match."""
+LATEST_MS = 2**45
+"""Latest time that a token may expire, which is in the year 3084."""
 MOST_LISTED = 10
 """Most names that an error message lists."""
 
@@ -93,8 +100,13 @@ class Principal:
     client_id: str | None
     created_ms: int
     grants: tuple[Grant, ...]
+    """Its own ones."""
     generation: str = field(repr=False)
     """Changes with each new secret; tokens that carry an older generation are no longer valid."""
+    through_groups: tuple[Grant, ...] = ()
+    """Those of the groups that it is in."""
+    groups: tuple[str, ...] = ()
+    """Where it is listed, the names of these groups."""
 
     @property
     def is_external(self) -> bool:
@@ -104,7 +116,59 @@ class Principal:
     @property
     def identity(self) -> Identity:
         """The identity by which services check permissions."""
-        return Identity(self.name, self.grants)
+        return Identity(self.name, self.grants + self.through_groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A set of principals whose members have its grants. Groups are not nested."""
+
+    name: str
+    created_ms: int
+    grants: tuple[Grant, ...]
+    members: tuple[str, ...] | None = None
+    """Names of its members; None where groups are listed. An outside issuer may vouch for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticToken:
+    """What is known of a static token, besides the hash."""
+
+    label: str
+    created_ms: int
+    expires_ms: int | None
+    """None: it is valid until it is deleted, or the secret rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Why somebody may use a table."""
+
+    principal: str | None
+    """None: those for whom an issuer says that they are in the group, which has no members here."""
+    grant: Grant
+    group: str | None = None
+    """The group by which they have the grant; None: it is their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPrincipal:
+    """A principal to create."""
+
+    name: str
+    grants: Sequence[Grant] = ()
+    external: bool = False
+    groups: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedPrincipal:
+    """A principal that was to be created."""
+
+    name: str
+    credential: Credential | None
+    """None if it is external, or was there before."""
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,37 +200,69 @@ class Principals:
         Raises:
             InvalidInputError: the name is taken or not valid, or a grant is on something that does not exist.
         """
-        if not is_valid_name(name) or name == ANYBODY.name:
-            raise InvalidInputError(
-                f"{name!r} cannot be a principal's name: 1 to {LONGEST} printable characters that do not begin with a "
-                f"dash or a space nor end with a space, and not {ANYBODY.name!r}"
+        return self.create_many([NewPrincipal(name, grants, external)])[0].credential
+
+    def create_many(self, new: Sequence[NewPrincipal], *, exist_ok: bool = False) -> list[CreatedPrincipal]:
+        """Create principals, all or none; with `exist_ok`, one that exists is left as it is.
+
+        Raises:
+            InvalidInputError: a name is taken or not valid, or a grant or group does not exist; nothing was created.
+        """
+        for each in new:
+            _check_name(each.name, "a principal")
+        if exist_ok:
+            known = self._database.read(
+                lambda tx: {each.name for each in new if principal_rows.find_principal(tx, name=each.name)}
             )
-        credential = None if external else Credential(new_client_id(), new_secret())
+        else:
+            known = set()
+        credentials = {
+            each.name: Credential(new_client_id(), new_secret())
+            for each in new
+            if not each.external and each.name not in known
+        }
+        # A hash keeps a core busy for a moment, and lets other threads run.
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            hashes = dict(zip(credentials, pool.map(hash_secret, _secrets(credentials.values())), strict=True))
+
+        def work(tx: Tx) -> list[CreatedPrincipal]:
+            return [self._insert(tx, each, credentials.get(each.name), hashes, exist_ok=exist_ok) for each in new]
+
+        return self._database.write(work)
+
+    def _insert(
+        self,
+        tx: Tx,
+        new: NewPrincipal,
+        credential: Credential | None,
+        hashes: Mapping[str, str],
+        *,
+        exist_ok: bool,
+    ) -> CreatedPrincipal:
+        if exist_ok and principal_rows.find_principal(tx, name=new.name):
+            return CreatedPrincipal(new.name, None, is_new=False)
         client_id = credential.client_id if credential else None
-        secret_hash = hash_secret(credential.client_secret) if credential else None
+        row = principal_rows.insert_principal(tx, new.name, client_id, hashes.get(new.name), now_ms())
+        if row is None:
+            raise _name_taken(new.name)
+        self._put_grants(tx, row, new.grants)
+        for group in new.groups:
+            principal_rows.insert_member(tx, _get_holder(tx, group, "group").id, row.id)
+        return CreatedPrincipal(new.name, credential)
 
-        def work(tx: Tx) -> None:
-            row = principal_rows.insert_principal(tx, name, client_id, secret_hash, now_ms())
-            if row is None:
-                raise InvalidInputError(f"there is a principal called {name!r} already")
-            for grant in grants:
-                self._check_grant(tx, grant)
-                principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
+    def _put_grants(self, tx: Tx, row: PrincipalRow, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            self._check_grant(tx, grant)
+            principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
 
-        self._database.write(work)
-        return credential
-
-    def list(self) -> Sequence[Principal]:
-        """Return all principals, ordered by name."""
-
-        def work(tx: Tx) -> list[Principal]:
-            return [_load_principal(tx, row) for row in principal_rows.list_principals(tx)]
-
-        return sorted(self._database.read(work), key=lambda principal: principal.name)
+    def list(self, after: str = "", limit: int | None = None) -> Sequence[Principal]:
+        """Return principals ordered by name, those after one; their grants are their own, not those of groups."""
+        rows = self._database.read(lambda tx: principal_rows.list_holders(tx, "principal", after, limit))
+        return [_principal(row, grants, groups=groups) for row, grants, groups in rows]
 
     def has_any(self) -> bool:
         """Return whether there is any principal."""
-        return bool(self._database.read(principal_rows.list_principals))
+        return self._database.read(principal_rows.has_principals)
 
     def find(self, name: str) -> Principal | None:
         """Return the principal of that name, or None."""
@@ -176,6 +272,43 @@ class Principals:
         def work(tx: Tx) -> Principal | None:
             row = principal_rows.find_principal(tx, name=name)
             return None if row is None else _load_principal(tx, row)
+
+        return self._database.read(work)
+
+    def describe(self, name: str) -> Principal:
+        """Return the principal of that name, with the names of its groups.
+
+        Raises:
+            InvalidInputError: there is no such principal.
+        """
+
+        def work(tx: Tx) -> Principal:
+            row = _get_principal(tx, name)
+            return replace(_load_principal(tx, row), groups=tuple(principal_rows.list_groups_of(tx, row.id)))
+
+        return self._database.read(work)
+
+    def find_external(self, name: str, groups: Sequence[str]) -> tuple[Principal | None, Identity | None]:
+        """Return the principal of a name that an outside issuer vouches for, and the identity of its bearer.
+
+        The issuer says in which groups they are; who is in one that is known here need not be a principal.
+
+        Args:
+            name: of the principal; there may be none.
+            groups: names of groups, of which some may be known here.
+
+        Returns:
+            the principal, or None; the identity, or None if neither the principal nor a group is known here.
+        """
+        usable = [group for group in dict.fromkeys(groups) if is_valid_name(group)]
+
+        def work(tx: Tx) -> tuple[Principal | None, Identity | None]:
+            row = principal_rows.find_principal(tx, name=name) if is_valid_name(name) else None
+            principal = None if row is None else _load_principal(tx, row)
+            known, rows = principal_rows.list_grants_of_groups(tx, usable)
+            own = principal.identity.grants if principal else ()
+            may_enter = principal is not None or (known and is_valid_name(name) and name != ANYBODY.name)
+            return principal, Identity(name, (*own, *map(_grant_from_row, rows))) if may_enter else None
 
         return self._database.read(work)
 
@@ -209,14 +342,14 @@ class Principals:
         self._database.write(lambda tx: principal_rows.delete_principal(tx, _get_principal(tx, name).id))
 
     def grant(self, name: str, grant: Grant) -> None:
-        """Grant a role, replacing the one that was granted on the same scope before.
+        """Grant a role to a principal or group, replacing the one that was granted on the same scope before.
 
         Raises:
             InvalidInputError: there is no such principal, or the grant is on something that does not exist.
         """
 
         def work(tx: Tx) -> None:
-            row = _get_principal(tx, name)
+            row = _get_holder(tx, name)
             self._check_grant(tx, grant)
             for existing in principal_rows.list_grants(tx, row.id):
                 if (existing.warehouse, existing.levels, existing.table) == grant.scope:
@@ -234,14 +367,14 @@ class Principals:
         *,
         table: str | None = None,
     ) -> Grant:
-        """Revoke the role that was granted on exactly this scope, and return the grant.
+        """Revoke the role that was granted to a principal or group on exactly this scope, and return the grant.
 
         Raises:
             InvalidInputError: there is no such principal, or no such grant; the message lists its grants.
         """
 
         def work(tx: Tx) -> Grant:
-            row = _get_principal(tx, name)
+            row = _get_holder(tx, name)
             grants = list(map(_grant_from_row, principal_rows.list_grants(tx, row.id)))
             scope = warehouse, levels, table
             revoked = [grant for grant in grants if grant.scope == scope and role in (None, grant.role)]
@@ -255,31 +388,130 @@ class Principals:
 
         return self._database.write(work)
 
-    def create_token(self, name: str, label: str) -> str:
-        """Create a static bearer token; it is shown once, and valid until deleted or the secret is rotated.
+    def create_group(self, name: str, grants: Sequence[Grant] = ()) -> None:
+        """Create a group; names of groups and principals are of one set.
 
         Raises:
-            InvalidInputError: there is no such principal, or the label is taken or not valid.
+            InvalidInputError: the name is taken or not valid, or a grant is on something that does not exist.
+        """
+        _check_name(name, "a group")
+
+        def work(tx: Tx) -> None:
+            row = principal_rows.insert_principal(tx, name, None, None, now_ms(), "group")
+            if row is None:
+                raise _name_taken(name)
+            self._put_grants(tx, row, grants)
+
+        self._database.write(work)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group with its grants; its members stay, without them.
+
+        Raises:
+            InvalidInputError: there is no such group.
+        """
+        self._database.write(lambda tx: principal_rows.delete_principal(tx, _get_holder(tx, name, "group").id))
+
+    def list_groups(self, after: str = "", limit: int | None = None) -> Sequence[Group]:
+        """Return groups ordered by name, those after one, without their members."""
+        rows = self._database.read(lambda tx: principal_rows.list_holders(tx, "group", after, limit))
+        return [Group(row.name, row.created_ms, tuple(map(_grant_from_row, grants))) for row, grants, _ in rows]
+
+    def describe_group(self, name: str) -> Group:
+        """Return a group with its members.
+
+        Raises:
+            InvalidInputError: there is no such group.
+        """
+
+        def work(tx: Tx) -> Group:
+            row = _get_holder(tx, name, "group")
+            grants = tuple(map(_grant_from_row, principal_rows.list_grants(tx, row.id)))
+            return Group(row.name, row.created_ms, grants, tuple(principal_rows.list_members(tx, row.id)))
+
+        return self._database.read(work)
+
+    def add_members(self, group: str, principals: Sequence[str]) -> None:
+        """Make principals members of a group; those that are stay so.
+
+        Raises:
+            InvalidInputError: there is no such group or principal, or one of them is a group itself.
+        """
+
+        def work(tx: Tx) -> None:
+            row = _get_holder(tx, group, "group")
+            for name in principals:
+                if is_valid_name(name) and principal_rows.find_holder(tx, name, "group"):
+                    raise InvalidInputError(f"{name!r} is a group: members are principals, groups are not nested")
+                principal_rows.insert_member(tx, row.id, _get_principal(tx, name).id)
+
+        self._database.write(work)
+
+    def remove_members(self, group: str, principals: Sequence[str]) -> None:
+        """Take principals out of a group.
+
+        Raises:
+            InvalidInputError: there is no such group, or a principal is not in it.
+        """
+
+        def work(tx: Tx) -> None:
+            row = _get_holder(tx, group, "group")
+            for name in principals:
+                if not principal_rows.delete_member(tx, row.id, _get_principal(tx, name).id):
+                    raise InvalidInputError(f"{name} is not in group {group}")
+
+        self._database.write(work)
+
+    def who_can(self, warehouse: str, levels: tuple[str, ...], table: str | None = None) -> Sequence[Access]:
+        """Return who has which role on a table or namespace, by which grant, and through which group.
+
+        Raises:
+            InvalidInputError: there is no such warehouse, namespace or table.
+        """
+
+        def work(tx: Tx) -> list[Access]:
+            self._check_grant(tx, Grant(Role.READER, warehouse, levels, table))
+            found = []
+            for scope in enclosing_scopes(warehouse, levels, table):
+                for name, kind, holder_id, row in principal_rows.list_holders_of_grants(tx, *scope):
+                    grant = _grant_from_row(row)
+                    if kind == "principal":
+                        found.append(Access(name, grant))
+                    else:
+                        members: Sequence[str | None] = principal_rows.list_members(tx, holder_id) or [None]
+                        found += [Access(member, grant, name) for member in members]
+            return found
+
+        return sorted(self._database.read(work), key=lambda each: (each.principal or "", -each.grant.role))
+
+    def create_token(self, name: str, label: str, expires_ms: int | None = None) -> str:
+        """Create a static bearer token, shown once; it ends when it expires, is deleted, or the secret is rotated.
+
+        Raises:
+            InvalidInputError: there is no such principal, the label is taken or not valid, or the time is past.
         """
         if not is_valid_name(label):
             raise InvalidInputError(f"a label has 1 to {LONGEST} printable characters, got {label!r}")
+        if expires_ms is not None and not now_ms() < expires_ms < LATEST_MS:
+            raise InvalidInputError("a token must expire in the future, and within a thousand years")
         token = new_token()
 
         def work(tx: Tx) -> None:
             row = _get_principal(tx, name)
-            if not principal_rows.insert_token(tx, row.id, label, digest(token), now_ms()):
+            if not principal_rows.insert_token(tx, row.id, label, digest(token), now_ms(), expires_ms):
                 raise InvalidInputError(f"{name} has a token labelled {label!r} already; delete it or choose another")
 
         self._database.write(work)
         return token
 
-    def list_tokens(self, name: str) -> Sequence[tuple[str, int]]:
-        """Return the labels of a principal's static tokens, with their creation times in milliseconds.
+    def list_tokens(self, name: str) -> Sequence[StaticToken]:
+        """Return what is known of a principal's static tokens, expired ones too.
 
         Raises:
             InvalidInputError: there is no such principal.
         """
-        return self._database.read(lambda tx: principal_rows.list_tokens(tx, _get_principal(tx, name).id))
+        rows = self._database.read(lambda tx: principal_rows.list_tokens(tx, _get_principal(tx, name).id))
+        return [StaticToken(*row) for row in rows]
 
     def delete_token(self, name: str, label: str) -> None:
         """Delete a static token, which is then no longer valid.
@@ -318,21 +550,27 @@ class Principals:
         client = self._find_client(client_id) if secret_hash else None
         return client[0] if client and client[1] == secret_hash else None
 
-    def authenticate_token(self, token: str) -> Principal:
-        """Return the principal that owns this static token.
+    def authenticate_token(self, token: str) -> tuple[Principal, float]:
+        """Return the principal that owns this static token, and when the token expires, in seconds since 1970.
 
         Raises:
-            UnauthenticatedError: the token is unknown or was deleted.
+            UnauthenticatedError: the token is unknown or was deleted, or has expired.
         """
 
-        def work(tx: Tx) -> Principal | None:
-            row = principal_rows.find_token_owner(tx, digest(token))
-            return None if row is None else _load_principal(tx, row)
+        def work(tx: Tx) -> tuple[Principal, int | None] | None:
+            found = principal_rows.find_token_owner(tx, digest(token))
+            return None if found is None else (_load_principal(tx, found[0]), found[1])
 
-        principal = self._database.read(work)
-        if principal is None:
+        found = self._database.read(work)
+        if found is None:
             raise UnauthenticatedError("the bearer token is not known, or it was deleted")
-        return principal
+        principal, expires_ms = found
+        if expires_ms is None:
+            return principal, inf
+        if expires_ms <= now_ms():
+            day = datetime.fromtimestamp(expires_ms / 1000, UTC).isoformat(timespec="seconds")
+            raise UnauthenticatedError(f"the bearer token has expired at {day}; an administrator creates a new one")
+        return principal, expires_ms / 1000
 
     def _find_client(self, client_id: str) -> tuple[Principal, str | None] | None:
         """Return the principal of a client id with the hash of its secret, or None."""
@@ -417,17 +655,47 @@ def _format_names(names: Collection[str]) -> str:
     return ", ".join(first_names) + (", …" if len(names) > len(first_names) else "") if first_names else "nothing"
 
 
+def _check_name(name: str, what: str) -> None:
+    if not is_valid_name(name) or name == ANYBODY.name:
+        raise InvalidInputError(
+            f"{name!r} cannot be {what}'s name: 1 to {LONGEST} printable characters that do not begin with a "
+            f"dash or a space nor end with a space, and not {ANYBODY.name!r}"
+        )
+
+
+def _name_taken(name: str) -> InvalidInputError:
+    return InvalidInputError(f"there is a principal or group called {name!r} already")
+
+
+def _secrets(credentials: Iterable[Credential]) -> list[str]:
+    return [credential.client_secret for credential in credentials]
+
+
 def _get_principal(tx: Tx, name: str) -> PrincipalRow:
-    row = principal_rows.find_principal(tx, name=name) if is_valid_name(name) else None
+    return _get_holder(tx, name, "principal")
+
+
+def _get_holder(tx: Tx, name: str, *kinds: Kind) -> PrincipalRow:
+    """Return the principal or group of a name; of the given kinds, if any are given."""
+    wanted: tuple[Kind, ...] = kinds or ("principal", "group")
+    found = (principal_rows.find_holder(tx, name, kind) for kind in wanted if is_valid_name(name))
+    row = next(filter(None, found), None)
     if row is None:
-        raise InvalidInputError(f"there is no principal called {name!r}")
+        raise InvalidInputError(f"there is no {' or '.join(wanted)} called {name!r}")
     return row
 
 
 def _load_principal(tx: Tx, row: PrincipalRow) -> Principal:
-    grants = tuple(_grant_from_row(grant) for grant in principal_rows.list_grants(tx, row.id))
+    through_groups = principal_rows.list_grants_through_groups(tx, row.id)
+    return _principal(row, principal_rows.list_grants(tx, row.id), through_groups)
+
+
+def _principal(
+    row: PrincipalRow, grants: Sequence[GrantRow], through_groups: Sequence[GrantRow] = (), groups: Sequence[str] = ()
+) -> Principal:
     generation = digest(f"{row.id}:{row.secret_hash}")[:16]
-    return Principal(row.name, row.client_id, row.created_ms, grants, generation)
+    own, others = (tuple(map(_grant_from_row, rows)) for rows in (grants, through_groups))
+    return Principal(row.name, row.client_id, row.created_ms, own, generation, others, tuple(groups))
 
 
 def _grant_to_row(grant: Grant) -> GrantRow:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import parse_id, requires_extra
+from lancehouse.cli.options import parse_id, parse_required_name, requires_extra
 from lancehouse.cli.output import OutputColumn, format_count, format_time
 
 if TYPE_CHECKING:
@@ -25,7 +27,15 @@ PRINCIPALS = (
     OutputColumn("roles", "May act as"),
     OutputColumn("created", "Created"),
 )
-TOKENS = (OutputColumn("label", "Label"), OutputColumn("created", "Created"))
+TOKENS = (OutputColumn("label", "Label"), OutputColumn("created", "Created"), OutputColumn("expires", "Expires"))
+GROUPS = (OutputColumn("name", "Name"), OutputColumn("roles", "May act as"), OutputColumn("created", "Created"))
+ACCESS = (
+    OutputColumn("principal", "Principal"),
+    OutputColumn("role", "Role"),
+    OutputColumn("granted_on", "Granted on"),
+    OutputColumn("group", "Through group"),
+)
+UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 Command = Callable[..., Any]
 
@@ -52,6 +62,16 @@ def with_role(*, required: bool) -> Callable[[Command], Command]:
     return click.option("--role", type=click.Choice(ROLES), required=required, help="Role to grant.")
 
 
+def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Parse how long something lasts, and return when it ends, in milliseconds since 1970."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", value.strip(), re.ASCII)
+    if found is None:
+        raise click.BadParameter("it is a number of minutes, hours or days, such as 30d", ctx, param)
+    return int((time.time() + int(found[1]) * UNITS[found[2]]) * 1000)
+
+
 @contextmanager
 def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals]:
     """Open the principals of a database, which is created if it does not exist."""
@@ -73,7 +93,7 @@ def open_principals(url: str | None, config: str | None = None) -> Iterator[Prin
 def principal() -> None:
     """Manage who may use the server, and their roles.
 
-    As soon as a principal exists, servers on this database require authentication. Changes take effect within 3
+    As soon as a principal exists, servers on this database require authentication. Changes take effect within 2
     seconds on every server.
     """
 
@@ -179,7 +199,7 @@ def grant(
     config: str | None,
     db: str | None,
 ) -> None:
-    """Grant a role, replacing the one granted at the same place.
+    """Grant a role to a principal or group, replacing the one granted at the same place.
 
     The warehouse, the namespace and the table must exist.
     """
@@ -219,19 +239,24 @@ def revoke(
 
 @principal.group()
 def token() -> None:
-    """Manage static bearer tokens, valid until deleted or the secret is rotated."""
+    """Manage static bearer tokens."""
 
 
 @token.command("create")
 @click.argument("name")
 @click.option("--label", required=True, help="What it is for; the token is deleted by it.")
+@click.option("--expires", metavar="TIME", callback=parse_lifetime, help="When it ends: 30d, 12h or 90m from now.")
 @with_db
 @click.pass_obj
-def create_token(app: CliContext, name: str, label: str, db: str | None) -> None:
-    """Create a token and show it once. It is sent as `Authorization: Bearer lh_…`."""
+def create_token(app: CliContext, name: str, label: str, expires: int | None, db: str | None) -> None:
+    """Create a token and show it once. It is sent as `Authorization: Bearer lh_…`.
+
+    It is valid until it expires, or is deleted, or the principal's secret is rotated.
+    """
     with open_principals(db) as principals:
-        token_text = principals.create_token(name, label)
-    app.output.record("", {"name": name, "label": label, "token": token_text})
+        token_text = principals.create_token(name, label, expires)
+    shown = {"name": name, "label": label, "token": token_text}
+    app.output.record("", {**shown, **({"expires": format_time(expires)} if expires else {})})
 
 
 @token.command("list")
@@ -239,9 +264,16 @@ def create_token(app: CliContext, name: str, label: str, db: str | None) -> None
 @with_db
 @click.pass_obj
 def list_tokens(app: CliContext, name: str, db: str | None) -> None:
-    """List the labels of a principal's tokens."""
+    """List a principal's tokens: their labels, and when they expire."""
     with open_principals(db) as principals:
-        rows = [{"label": label, "created": format_time(at)} for label, at in principals.list_tokens(name)]
+        rows = [
+            {
+                "label": each.label,
+                "created": format_time(each.created_ms),
+                "expires": format_time(each.expires_ms) if each.expires_ms else "",
+            }
+            for each in principals.list_tokens(name)
+        ]
     app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(len(rows), "token"))
 
 
@@ -255,6 +287,119 @@ def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None
     with open_principals(db) as principals:
         principals.delete_token(name, label)
     app.output.record("", {"name": name, "deleted": label})
+
+
+@principal.group()
+def group() -> None:
+    """Manage groups, whose members have their grants."""
+
+
+@group.command("create")
+@click.argument("name")
+@with_db
+@click.pass_obj
+def create_group(app: CliContext, name: str, db: str | None) -> None:
+    """Create a group.
+
+    `lancehouse principal grant` gives it roles. An outside issuer may say who is in it, by its `groups_claim`.
+    """
+    with open_principals(db) as principals:
+        principals.create_group(name)
+    app.output.record("", {"name": name})
+
+
+@group.command("delete")
+@click.argument("name")
+@with_db
+@click.pass_obj
+def delete_group(app: CliContext, name: str, db: str | None) -> None:
+    """Delete a group with its grants; its members stay."""
+    with open_principals(db) as principals:
+        principals.delete_group(name)
+    app.output.record("", {"deleted": name})
+
+
+@group.command("list")
+@with_db
+@click.pass_obj
+def list_groups(app: CliContext, db: str | None) -> None:
+    """List all groups and their grants."""
+    with open_principals(db) as principals:
+        records = principals.list_groups()
+    rows = [
+        {
+            "name": record.name,
+            "grants": list(map(grant_to_dict, record.grants)),
+            "roles": "; ".join(map(str, record.grants)) or "nothing",
+            "created": format_time(record.created_ms),
+        }
+        for record in records
+    ]
+    app.output.table(GROUPS, rows, {"count": len(rows)}, format_count(len(rows), "group"))
+
+
+@group.command("show")
+@click.argument("name")
+@with_db
+@click.pass_obj
+def show_group(app: CliContext, name: str, db: str | None) -> None:
+    """Show the members and grants of a group."""
+    with open_principals(db) as principals:
+        record = principals.describe_group(name)
+    members, grants = list(record.members or ()), list(map(grant_to_dict, record.grants))
+    app.output.record("", {"name": name, "members": members, "grants": grants})
+
+
+@group.command("add")
+@click.argument("name")
+@click.argument("members", metavar="PRINCIPAL...", nargs=-1, required=True)
+@with_db
+@click.pass_obj
+def add_members(app: CliContext, name: str, members: tuple[str, ...], db: str | None) -> None:
+    """Make principals members of a group."""
+    with open_principals(db) as principals:
+        principals.add_members(name, members)
+    app.output.record("", {"name": name, "added": list(members)})
+
+
+@group.command("remove")
+@click.argument("name")
+@click.argument("members", metavar="PRINCIPAL...", nargs=-1, required=True)
+@with_db
+@click.pass_obj
+def remove_members(app: CliContext, name: str, members: tuple[str, ...], db: str | None) -> None:
+    """Take principals out of a group."""
+    with open_principals(db) as principals:
+        principals.remove_members(name, members)
+    app.output.record("", {"name": name, "removed": list(members)})
+
+
+@principal.command("who-can")
+@click.argument("id", metavar="TABLE", callback=parse_required_name)
+@click.option("--namespace", "is_namespace", is_flag=True, help="The id names a namespace.")
+@with_config
+@with_db
+@click.pass_obj
+def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, config: str | None, db: str | None) -> None:
+    """Show who may read or write a table, by which grant, and through which group.
+
+    TABLE begins with the warehouse: main.db.docs.
+    """
+    warehouse, *levels = id
+    table = None if is_namespace or not levels else levels.pop()
+    with open_principals(db, config) as principals:
+        found = principals.who_can(warehouse, tuple(levels), table)
+    rows = [
+        {
+            "principal": each.principal or "",
+            "role": each.grant.role.name.lower(),
+            "granted_on": format_grant(each.grant),
+            "grant": grant_to_dict(each.grant),
+            "group": each.group or "",
+        }
+        for each in found
+    ]
+    app.output.table(ACCESS, rows, {"count": len(rows)}, format_count(len(rows), "grant"))
 
 
 def show_credential(app: CliContext, name: str, credential: Credential) -> None:
@@ -279,6 +424,13 @@ def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...], t
     if namespace:
         raise click.UsageError("--table names its namespace too: leave --namespace out")
     return Grant(Role[role.upper()], warehouse, table[:-1], table[-1])
+
+
+def format_grant(grant: Grant) -> str:
+    """Return in words what a grant is on."""
+    from lancehouse.catalog.callers import format_scope
+
+    return format_scope(*grant.scope)
 
 
 def grant_to_dict(grant: Grant) -> dict[str, object]:

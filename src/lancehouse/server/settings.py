@@ -31,7 +31,7 @@ SAS_SCOPES = ("folder", "container")
 DEFAULT_WAREHOUSE = "main"
 UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
-ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix")
+ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "groups_claim")
 BACKEND_KEYS = ("impl", "properties", "roots")
 WAREHOUSE_KEYS = (
     "location",

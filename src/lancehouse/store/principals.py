@@ -1,16 +1,26 @@
-"""Rows of principals, their tokens and grants, and the key that signs tokens; secrets are stored as hashes."""
+"""Rows of principals and groups, their tokens and grants, and the key that signs tokens; secrets are stored as hashes.
+
+A group is a principal of another kind: grants refer to both alike, and their names are of one set. What looks up
+principals never finds a group, so that nobody can act as one.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from lance_namespace.errors import InvalidInputError
 from sqlalchemy import bindparam, delete, literal_column, select, update
 
 from lancehouse.store.model import GrantRow, PrincipalRow
 from lancehouse.store.model import grants as g
+from lancehouse.store.model import members as m
 from lancehouse.store.model import principals as p
 from lancehouse.store.model import signing_keys as s
 from lancehouse.store.model import tokens as t
 from lancehouse.store.statements import (
+    EVERYTHING,
+    NONE,
     SEPARATOR,
     Statement,
     Tx,
@@ -22,16 +32,44 @@ from lancehouse.store.statements import (
     split_levels,
 )
 
+q = p.alias("q")
+
 EVERYWHERE = ""
 """Stands for all warehouses in a grant; no warehouse has this name."""
 
-PRINCIPALS = select(p.c.id, p.c.name, p.c.client_id, p.c.secret_hash, p.c.created_ms)
-ALL = Statement(PRINCIPALS.order_by(p.c.name))
-BY_NAME = Statement(PRINCIPALS.where(p.c.name == bindparam("called")))
+Kind = Literal["principal", "group"]
+COLUMNS = (p.c.id, p.c.name, p.c.client_id, p.c.secret_hash, p.c.created_ms)
+PRINCIPALS = select(*COLUMNS).where(p.c.kind == literal_column("'principal'"))
+PAGE = Statement(
+    select(*COLUMNS)
+    .where(p.c.kind == bindparam("which"), p.c.name > bindparam("after"))
+    .order_by(p.c.name)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+ANY = Statement(PRINCIPALS.limit(literal_column("1")).offset(NONE))
+BY_NAME = Statement(select(*COLUMNS).where(p.c.kind == bindparam("which"), p.c.name == bindparam("called")))
 BY_CLIENT = Statement(PRINCIPALS.where(p.c.client_id == bindparam("client")))
-BY_TOKEN = Statement(PRINCIPALS.join(t, t.c.principal_id == p.c.id).where(t.c.token_hash == bindparam("hash")))
+BY_TOKEN = Statement(
+    select(*COLUMNS, t.c.expires_ms)
+    .join(t, t.c.principal_id == p.c.id)
+    .where(p.c.kind == literal_column("'principal'"), t.c.token_hash == bindparam("hash"))
+)
 INSERT = Statement(
-    insert_into(p, "name", "client_id", "secret_hash", "created_ms").on_conflict_do_nothing().returning(p.c.id)
+    insert_into(p, "name", "client_id", "secret_hash", "created_ms", "kind").on_conflict_do_nothing().returning(p.c.id)
+)
+INSERT_MEMBER = Statement(insert_into(m, "principal_id", "group_id").on_conflict_do_nothing())
+DELETE_MEMBER = Statement(
+    delete(m).where(m.c.principal_id == bindparam("principal"), m.c.group_id == bindparam("group"))
+)
+MEMBERS = Statement(
+    select(p.c.name).join(m, m.c.principal_id == p.c.id).where(m.c.group_id == bindparam("group")).order_by(p.c.name)
+)
+GROUPS_OF = Statement(
+    select(p.c.name)
+    .join(m, m.c.group_id == p.c.id)
+    .where(m.c.principal_id == bindparam("principal"))
+    .order_by(p.c.name)
 )
 UPDATE_SECRET = Statement(
     update(p)
@@ -39,9 +77,13 @@ UPDATE_SECRET = Statement(
     .values(client_id=bindparam("new_client"), secret_hash=bindparam("new_hash"))
 )
 DELETE = Statement(delete(p).where(p.c.id == bindparam("principal")))
-INSERT_TOKEN = Statement(insert_into(t, "principal_id", "label", "token_hash", "created_ms").on_conflict_do_nothing())
+INSERT_TOKEN = Statement(
+    insert_into(t, "principal_id", "label", "token_hash", "created_ms", "expires_ms").on_conflict_do_nothing()
+)
 TOKENS = Statement(
-    select(t.c.label, t.c.created_ms).where(t.c.principal_id == bindparam("principal")).order_by(t.c.label)
+    select(t.c.label, t.c.created_ms, t.c.expires_ms)
+    .where(t.c.principal_id == bindparam("principal"))
+    .order_by(t.c.label)
 )
 DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
 DELETE_TOKENS = Statement(delete(t).where(t.c.principal_id == bindparam("principal")))
@@ -56,35 +98,111 @@ DELETE_GRANT = Statement(
         g.c.path_key == bindparam("here"),
     )
 )
+GRANT_COLUMNS = (g.c.role, g.c.warehouse, g.c.path, g.c.table_name)
 GRANTS = Statement(
-    select(g.c.role, g.c.warehouse, g.c.path, g.c.table_name)
+    select(*GRANT_COLUMNS)
     .where(g.c.principal_id == bindparam("principal"))
     .order_by(g.c.warehouse, g.c.path_key, g.c.role)
+)
+GRANTS_THROUGH_GROUPS = Statement(
+    select(*GRANT_COLUMNS).join(m, m.c.group_id == g.c.principal_id).where(m.c.principal_id == bindparam("principal"))
+)
+GROUPS_AT_ONCE = 50
+"""Names of groups in one query."""
+GRANTS_OF_GROUPS = Statement(
+    select(p.c.name, *GRANT_COLUMNS)
+    .select_from(p.outerjoin(g, g.c.principal_id == p.c.id))
+    .where(
+        p.c.kind == literal_column("'group'"),
+        p.c.name.in_([bindparam(f"group_{number}") for number in range(GROUPS_AT_ONCE)]),
+    )
+)
+GRANTS_OF_PAGE = Statement(
+    select(g.c.principal_id, *GRANT_COLUMNS)
+    .join(p, p.c.id == g.c.principal_id)
+    .where(p.c.kind == bindparam("which"), p.c.name > bindparam("after"), p.c.name <= bindparam("last"))
+    .order_by(g.c.principal_id, g.c.warehouse, g.c.path_key, g.c.role)
+)
+MEMBERS_OF_PAGE = Statement(
+    select(m.c.principal_id, p.c.name)
+    .join(p, p.c.id == m.c.group_id)
+    .where(m.c.principal_id.in_(select(q.c.id).where(q.c.name > bindparam("after"), q.c.name <= bindparam("last"))))
+    .order_by(m.c.principal_id, p.c.name)
+)
+HOLDERS = Statement(
+    select(p.c.name, p.c.kind, p.c.id, *GRANT_COLUMNS)
+    .join(g, g.c.principal_id == p.c.id)
+    .where(g.c.warehouse == bindparam("place"), g.c.path_key == bindparam("here"))
+    .order_by(p.c.name)
 )
 SIGNING_KEY = Statement(select(s.c.key))
 INSERT_SIGNING_KEY = Statement(insert_into(s, "key").values(id=literal_column("1")).on_conflict_do_nothing())
 
 
 def insert_principal(
-    tx: Tx, name: str, client_id: str | None, secret_hash: str | None, now_ms: int
+    tx: Tx, name: str, client_id: str | None, secret_hash: str | None, now_ms: int, kind: Kind = "principal"
 ) -> PrincipalRow | None:
-    """Insert a principal and return it; None if its name or client id is taken."""
+    """Insert a principal or group and return it; None if its name or client id is taken."""
     values = {"name": check_indexed("a name", name), "client_id": client_id, "secret_hash": secret_hash}
-    row = tx.fetch_one(INSERT, {**values, "created_ms": now_ms})
+    row = tx.fetch_one(INSERT, {**values, "created_ms": now_ms, "kind": kind})
     return None if row is None else PrincipalRow(row[0], name, client_id, secret_hash, now_ms)
 
 
 def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = None) -> PrincipalRow | None:
     """Return the principal with a name, or else with a client id, or None."""
-    row = (
-        tx.fetch_one(BY_NAME, {"called": name}) if name is not None else tx.fetch_one(BY_CLIENT, {"client": client_id})
-    )
+    if name is not None:
+        return find_holder(tx, name, "principal")
+    row = tx.fetch_one(BY_CLIENT, {"client": client_id})
     return None if row is None else PrincipalRow(*row)
 
 
-def list_principals(tx: Tx) -> list[PrincipalRow]:
-    """Return all principals, ordered by name."""
-    return [PrincipalRow(*row) for row in tx.fetch_all(ALL, {})]
+def find_holder(tx: Tx, name: str, kind: Kind) -> PrincipalRow | None:
+    """Return the principal or group with a name, or None."""
+    row = tx.fetch_one(BY_NAME, {"called": name, "which": kind})
+    return None if row is None else PrincipalRow(*row)
+
+
+def list_holders(
+    tx: Tx, kind: Kind, after: str = "", limit: int | None = None
+) -> list[tuple[PrincipalRow, list[GrantRow], list[str]]]:
+    """Return principals or groups by name, those after one, each with its own grants and the groups that it is in."""
+    size = EVERYTHING if limit is None else limit
+    rows = [PrincipalRow(*row) for row in tx.fetch_all(PAGE, {"which": kind, "after": after, "size": size})]
+    if not rows:
+        return []
+    grants: dict[int, list[GrantRow]] = {row.id: [] for row in rows}
+    groups: dict[int, list[str]] = {row.id: [] for row in rows}
+    page = {"after": after, "last": rows[-1].name}
+    for holder, *grant in tx.fetch_all(GRANTS_OF_PAGE, {**page, "which": kind}):
+        grants[holder].append(_grant_row(grant))
+    for holder, group in tx.fetch_all(MEMBERS_OF_PAGE, page) if kind == "principal" else ():
+        groups[holder].append(group)
+    return [(row, grants[row.id], groups[row.id]) for row in rows]
+
+
+def has_principals(tx: Tx) -> bool:
+    """Return whether there is any principal."""
+    return tx.fetch_one(ANY, {}) is not None
+
+
+def insert_member(tx: Tx, group_id: int, principal_id: int) -> None:
+    """Make a principal a member of a group, which it may be already."""
+    tx.run(INSERT_MEMBER, {"group_id": group_id, "principal_id": principal_id})
+
+
+def delete_member(tx: Tx, group_id: int, principal_id: int) -> bool:
+    """Take a principal out of a group; return False if it is not in it."""
+    return tx.run(DELETE_MEMBER, {"group": group_id, "principal": principal_id}) == 1
+
+
+def list_members(tx: Tx, group_id: int) -> list[str]:
+    """Return the names of the members of a group."""
+    return [row[0] for row in tx.fetch_all(MEMBERS, {"group": group_id})]
+
+
+def list_groups_of(tx: Tx, principal_id: int) -> list[str]:
+    """Return the names of the groups that a principal is in."""
+    return [row[0] for row in tx.fetch_all(GROUPS_OF, {"principal": principal_id})]
 
 
 def update_secret(tx: Tx, id: int, client_id: str | None, secret_hash: str | None) -> None:
@@ -105,21 +223,23 @@ def delete_principal(tx: Tx, id: int) -> bool:
     return tx.run(DELETE, {"principal": id}) == 1
 
 
-def insert_token(tx: Tx, principal_id: int, label: str, token_hash: str, now_ms: int) -> bool:
+def insert_token(
+    tx: Tx, principal_id: int, label: str, token_hash: str, now_ms: int, expires_ms: int | None = None
+) -> bool:
     """Insert a token; return False if the principal has one with that label."""
     values = {"principal_id": principal_id, "label": check_indexed("a label", label), "token_hash": token_hash}
-    return tx.run(INSERT_TOKEN, {**values, "created_ms": now_ms}) == 1
+    return tx.run(INSERT_TOKEN, {**values, "created_ms": now_ms, "expires_ms": expires_ms}) == 1
 
 
-def find_token_owner(tx: Tx, token_hash: str) -> PrincipalRow | None:
-    """Return the principal that owns a token, or None."""
+def find_token_owner(tx: Tx, token_hash: str) -> tuple[PrincipalRow, int | None] | None:
+    """Return the principal that owns a token and when the token expires, or None."""
     row = tx.fetch_one(BY_TOKEN, {"hash": token_hash})
-    return None if row is None else PrincipalRow(*row)
+    return None if row is None else (PrincipalRow(*row[:-1]), row[-1])
 
 
-def list_tokens(tx: Tx, principal_id: int) -> list[tuple[str, int]]:
-    """Return label and creation time of each token."""
-    return [(row[0], row[1]) for row in tx.fetch_all(TOKENS, {"principal": principal_id})]
+def list_tokens(tx: Tx, principal_id: int) -> list[tuple[str, int, int | None]]:
+    """Return label, time of creation and of expiry of each token."""
+    return [(row[0], row[1], row[2]) for row in tx.fetch_all(TOKENS, {"principal": principal_id})]
 
 
 def delete_token(tx: Tx, principal_id: int, label: str) -> bool:
@@ -152,11 +272,38 @@ def delete_grant(tx: Tx, principal_id: int, grant: GrantRow) -> bool:
 
 
 def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
-    """Return the grants of a principal."""
-    return [
-        GrantRow(row[0], row[1] or None, split_levels(row[2]), row[3])
-        for row in tx.fetch_all(GRANTS, {"principal": principal_id})
-    ]
+    """Return the grants of a principal or group itself."""
+    return list(map(_grant_row, tx.fetch_all(GRANTS, {"principal": principal_id})))
+
+
+def list_grants_through_groups(tx: Tx, principal_id: int) -> list[GrantRow]:
+    """Return the grants of the groups that a principal is in."""
+    return list(map(_grant_row, tx.fetch_all(GRANTS_THROUGH_GROUPS, {"principal": principal_id})))
+
+
+def list_grants_of_groups(tx: Tx, names: Sequence[str]) -> tuple[set[str], list[GrantRow]]:
+    """Return which of the names are groups, and the grants of these."""
+    known: set[str] = set()
+    grants = []
+    for first in range(0, len(names), GROUPS_AT_ONCE):
+        some = [*names[first : first + GROUPS_AT_ONCE], *[names[first]] * GROUPS_AT_ONCE][:GROUPS_AT_ONCE]
+        for name, *grant in tx.fetch_all(GRANTS_OF_GROUPS, {f"group_{n}": each for n, each in enumerate(some)}):
+            known.add(name)
+            if grant[0] is not None:
+                grants.append(_grant_row(grant))
+    return known, grants
+
+
+def list_holders_of_grants(
+    tx: Tx, warehouse: str | None, levels: tuple[str, ...], table: str | None
+) -> list[tuple[str, Kind, int, GrantRow]]:
+    """Return who has a grant on exactly this scope: name, kind and id of the principal or group, and the grant."""
+    values = {"place": warehouse or EVERYWHERE, "here": scope_key(levels, table)}
+    return [(row[0], row[1], row[2], _grant_row(row[3:])) for row in tx.fetch_all(HOLDERS, values)]
+
+
+def _grant_row(row: Sequence[Any]) -> GrantRow:
+    return GrantRow(row[0], row[1] or None, split_levels(row[2]), row[3])
 
 
 def find_signing_key(tx: Tx) -> str | None:
