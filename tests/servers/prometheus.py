@@ -62,7 +62,7 @@ def _unpack(folder: Path) -> None:
             for command in (["apt-get", "download", "prometheus"], ["sh", "-c", "dpkg-deb -x prometheus_*.deb ."]):
                 subprocess.run(command, cwd=temporary, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise ProgramError(f"apt-get brought no Prometheus: {error.stderr or error}") from error
+            raise ProgramError(f"apt-get brought no Prometheus: {error}") from error
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("prometheus", "promtool"):
             shutil.copy(Path(temporary, "usr", "bin", name), folder / name)
