@@ -110,8 +110,7 @@ class Audit:
             limit: most events to return.
             wait_s: how long to wait for events if there are none.
         """
-        if not caller.identity.can_see(warehouse.name):
-            caller.identity.require_role(Role.READER, warehouse.name)
+        caller.identity.require_sight(warehouse.name)
         until = monotonic() + wait_s
         while True:
             if self._database.read(audit.has_unnumbered):

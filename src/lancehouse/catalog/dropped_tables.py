@@ -44,7 +44,7 @@ class DroppedTables:
     def list(self, caller: Caller, warehouse: Warehouse) -> Sequence[DroppedRow]:
         """Return the dropped tables of a warehouse that the caller may read, the one dropped last first."""
         rows = self._database.read(lambda tx: dropped.list_dropped(tx, warehouse.id, MOST_LISTED))
-        return [row for row in rows if caller.identity.has_role(Role.READER, warehouse.name, row.levels)]
+        return [row for row in rows if caller.identity.has_role(Role.READER, warehouse.name, row.levels, row.name)]
 
     def restore(
         self,
@@ -68,8 +68,8 @@ class DroppedTables:
             NamespaceNotFoundError, TableAlreadyExistsError: it cannot have the name; nothing was restored.
         """
         target = new_name or name
-        caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
-        caller.identity.require_role(Role.WRITER, warehouse.name, target.levels)
+        caller.identity.require_role(Role.WRITER, warehouse.name, name.levels, name.name)
+        caller.identity.require_role(Role.WRITER, warehouse.name, target.levels, target.name)
         check_name("table name", target.name)
 
         def work(tx: Tx) -> None:
@@ -95,7 +95,7 @@ class DroppedTables:
             InvalidInputError: the table has `gc.enabled=false`.
             ServiceUnavailableError: some files could not be deleted yet; it cannot be restored any more.
         """
-        caller.identity.require_role(Role.ADMIN, warehouse.name, name.levels)
+        caller.identity.require_role(Role.ADMIN, warehouse.name, name.levels, name.name)
 
         def work(tx: Tx) -> DroppedRow:
             row = _find(tx, warehouse, name, dropped_ms)
