@@ -119,7 +119,8 @@ class Audit:
             events = [
                 to_event(position, row)
                 for position, row in rows
-                if row.warehouse == warehouse.name and caller.identity.has_role(Role.READER, warehouse.name, row.levels)
+                if row.warehouse == warehouse.name
+                and caller.identity.has_role(Role.READER, warehouse.name, row.levels, row.name or None)
             ]
             if rows:
                 after = rows[-1][0]
