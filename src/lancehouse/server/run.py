@@ -186,6 +186,7 @@ def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -
 def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """Create the application, with its own database connections."""
     from lancehouse.catalog.catalog import Catalog
+    from lancehouse.catalog.webhooks import WebhookSender
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.api import lance
     from lancehouse.server.console import routes
@@ -223,6 +224,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         extra_routes=extra_routes,
         origins=origins,
         extra_checks=checks,
+        background=[WebhookSender(database, settings.webhooks).run] if settings.webhooks else [],
     )
     in_process.register_server(name, app.answer_in_process)
     return app

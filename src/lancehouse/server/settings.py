@@ -13,11 +13,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
 from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
+from lancehouse.catalog.webhooks import Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.server.http.limits import ServerLimits
@@ -29,6 +31,7 @@ RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config",
 VEND = ("none", "static", "sts", "sas")
 SAS_SCOPES = ("folder", "container")
 DEFAULT_WAREHOUSE = "main"
+SHORTEST_SECRET = 16
 UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "groups_claim")
@@ -46,6 +49,7 @@ WAREHOUSE_KEYS = (
     "managed_by",
     "retention",
 )
+WEBHOOK_KEYS = ("url", "secret", "warehouse", "types")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,9 @@ class ServerSettings:
     auth: bool = False
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = ()
-    trusted_proxies: tuple[str, ...] = ()
     """Host names of the server, besides its addresses."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose X-Forwarded-For is believed."""
     tls_cert: str | None = None
     tls_key: str | None = None
     log_level: str = "info"
@@ -87,6 +92,8 @@ class ServerSettings:
     issuers: tuple[Mapping[str, str], ...] = ()
     backends: tuple[BackendSettings, ...] = field(default=(), repr=False)
     """Namespaces besides the warehouses that the gateway serves."""
+    webhooks: tuple[Webhook, ...] = field(default=(), repr=False)
+    """URLs that get the changes of warehouses."""
 
     @classmethod
     def parse(
@@ -125,6 +132,7 @@ class ServerSettings:
             roots=_parse_roots(roots),
             issuers=issuers,
             backends=_parse_backends(document),
+            webhooks=_parse_webhooks(document),
         )
 
     @property
@@ -166,6 +174,7 @@ class ServerSettings:
                 "roots": {name: tuple(places) for name, places in data["roots"].items()},
                 "issuers": tuple(data["issuers"]),
                 "backends": tuple(BackendSettings(**backend) for backend in data["backends"]),
+                "webhooks": tuple(Webhook(**{**hook, "types": tuple(hook["types"])}) for hook in data["webhooks"]),
             }
         )
 
@@ -234,7 +243,7 @@ def _read_file(file: str) -> Document:
         document.values, lambda name, loc: document.key_error(f"needs {name} in the environment", *loc)
     )
     document = replace(document, values=values)
-    names = [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends"]
+    names = [*(setting.name for setting in SERVER_SETTINGS), "warehouses", "issuers", "backends", "webhooks"]
     document.check_keys(document.values, names)
     for name, fields in _parse_section(document, "warehouses").items():
         if isinstance(fields, dict):
@@ -321,6 +330,30 @@ def _parse_warehouse(document: Document, name: str, value: Any, location: str | 
         sas_scope,
         _parse_retention(document, fields.get("retention"), *loc, "retention"),
     )
+
+
+def _parse_webhooks(document: Document) -> tuple[Webhook, ...]:
+    webhooks = []
+    for name, value in _parse_section(document, "webhooks").items():
+        _check_name(name, "a webhook's name")
+        loc = ("webhooks", name)
+        fields = _parse_mapping(document, value, *loc)
+        document.check_keys(fields, WEBHOOK_KEYS, *loc)
+        url, secret, types = fields.get("url"), fields.get("secret"), fields.get("types") or []
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise document.key_error("must be an http or https URL", *loc, "url")
+        if not isinstance(secret, str) or len(secret) < SHORTEST_SECRET:
+            raise document.key_error(f"must be a text of at least {SHORTEST_SECRET} characters", *loc, "secret")
+        if not isinstance(types, list) or not all(isinstance(each, str) for each in types):
+            raise document.key_error("must be a list such as [table.commit, table.drop]", *loc, "types")
+        warehouse = fields.get("warehouse")
+        webhook = Webhook(name, url, secret, None if warehouse is None else str(warehouse), tuple(types))
+        try:
+            webhook.sign("", 0, b"")
+        except ValueError:
+            raise document.key_error("is not Base64 after whsec_", *loc, "secret") from None
+        webhooks.append(webhook)
+    return tuple(webhooks)
 
 
 def _parse_retention(document: Document, value: Any, *loc: Any) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, delete, func, literal_column, select, update
+from sqlalchemy import bindparam, delete, func, literal_column, or_, select, update
 
 from lancehouse.store.model import AuditRow
 from lancehouse.store.model import audit as a
+from lancehouse.store.model import webhooks as h
 from lancehouse.store.statements import (
     EVERYTHING,
     NONE,
@@ -71,6 +72,22 @@ AFTER = Statement(
     .order_by(a.c.position)
     .limit(bindparam("size"))
     .offset(NONE)
+)
+WEBHOOK = Statement(select(h.c.position).where(h.c.name == bindparam("called")))
+INSERT_WEBHOOK = Statement(insert_into(h, "name", "position", "holder", "leased_until_ms").on_conflict_do_nothing())
+LEASE_WEBHOOK = Statement(
+    update(h)
+    .where(
+        h.c.name == bindparam("called"),
+        or_(h.c.holder == bindparam("new_holder"), h.c.leased_until_ms < bindparam("now")),
+    )
+    .values(holder=bindparam("new_holder"), leased_until_ms=bindparam("until"))
+    .returning(h.c.position)
+)
+MOVE_WEBHOOK = Statement(
+    update(h)
+    .where(h.c.name == bindparam("called"), h.c.holder == bindparam("own"))
+    .values(position=bindparam("reached"), leased_until_ms=bindparam("until"))
 )
 DELETE_BEFORE = Statement(delete(a).where(a.c.at_ms < bindparam("until")))
 
@@ -137,6 +154,30 @@ def find_last_position(tx: Tx) -> int:
 def has_unnumbered(tx: Tx) -> bool:
     """Return whether there are changes without a position."""
     return tx.fetch_one(UNNUMBERED, {"size": 1}) is not None
+
+
+def find_webhook(tx: Tx, name: str) -> int | None:
+    """Return the position up to which a webhook has got events; None if it is new."""
+    row = tx.fetch_one(WEBHOOK, {"called": name})
+    return None if row is None else int(row[0])
+
+
+def insert_webhook(tx: Tx, name: str, position: int) -> None:
+    """Insert a webhook, unless another server was faster."""
+    tx.run(INSERT_WEBHOOK, {"name": name, "position": position, "holder": "", "leased_until_ms": 0})
+
+
+def lease_webhook(tx: Tx, name: str, holder: str, now_ms: int, until_ms: int) -> int | None:
+    """Lease a webhook, or prolong the own lease, and return its position; None if another holds it."""
+    values = {"called": name, "new_holder": holder, "now": now_ms, "until": until_ms}
+    row = tx.fetch_one(LEASE_WEBHOOK, values)
+    return None if row is None else int(row[0])
+
+
+def move_webhook(tx: Tx, name: str, holder: str, position: int, until_ms: int) -> bool:
+    """Record that a webhook has got events up to a position; return False if the lease is another's now."""
+    values = {"called": name, "own": holder, "reached": position, "until": until_ms}
+    return tx.run(MOVE_WEBHOOK, values) == 1
 
 
 def delete_changes(tx: Tx, until_ms: int) -> int:

@@ -170,6 +170,15 @@ audit = Table(
     **NEVER_AGAIN,
 )
 
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("name", TEXT, primary_key=True),
+    Column("position", NUMBER, nullable=False),
+    Column("holder", TEXT, nullable=False),
+    Column("leased_until_ms", NUMBER, nullable=False),
+)
+
 keys = Table(
     "idempotency_keys",
     metadata,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -117,8 +118,12 @@ class App:
         extra_routes: Sequence[Route] = (),
         origins: Origins | None = None,
         extra_checks: Sequence[Check] = (),
+        background: Sequence[Callable[[Event], None]] = (),
     ) -> None:
-        """Serve Iceberg REST, health and metrics, and `extra_routes`; `extra_checks` are of what these need."""
+        """Serve Iceberg REST, health and metrics, and `extra_routes`; `extra_checks` are of what these need.
+
+        Each of `background` runs in a thread of its own, until the event that it gets is set.
+        """
         self.catalog = catalog
         self._auth = authentication
         self._limits = limits or ServerLimits()
@@ -145,6 +150,8 @@ class App:
         self._streaming = ResponseStreamer(self._pools, self._limits)
         self._budget = MemoryBudget(max(self._limits.body_memory, self._limits.body))
         self._tasks: list[asyncio.Task[None]] = []
+        self._background = background
+        self._stopping = Event()
         self._metrics.add_source(lambda: taken_metrics(self.catalog, self._health))
         measures.publish_to(self._metrics.receive)
 
@@ -156,9 +163,12 @@ class App:
             loop.create_task(coroutine)
             for coroutine in (self._delete_expired(), self._report_load(), self._trim_memory())
         ]
+        for work in self._background:
+            Thread(target=work, args=(self._stopping,), daemon=True).start()
 
     def close(self) -> None:
         """Stop the background tasks, accept no more work in the threads, and close the database."""
+        self._stopping.set()
         for task in self._tasks:
             task.cancel()
         self._pools.close()

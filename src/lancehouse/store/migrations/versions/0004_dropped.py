@@ -54,6 +54,15 @@ def upgrade() -> None:
     op.create_index("ix_audit_name_id", "audit", ["name", "id"])
     op.create_index("ix_audit_unnumbered", "audit", ["id"], sqlite_where=UNNUMBERED, postgresql_where=UNNUMBERED)
 
+    op.create_table(
+        "webhooks",
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("position", NUMBER, nullable=False),
+        sa.Column("holder", TEXT, nullable=False),
+        sa.Column("leased_until_ms", NUMBER, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_webhooks"),
+    )
+
 
 def _allow_no_namespace() -> None:
     """SQLite cannot change a column, so the table is copied; its ids must still never be given again."""

@@ -1,0 +1,149 @@
+"""Send the changes of warehouses to the URLs that the server's configuration names, signed, in order, until taken.
+
+One server at a time sends to a URL: who holds its lease. A server that dies leaves it to another when the lease ends.
+So every event is sent at least once; after a failure it is sent again, and those after it wait.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Event
+from time import time
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import orjson
+import urllib3
+from lance_namespace.errors import LanceNamespaceError
+
+from lancehouse.catalog.audit import TYPE, Audit, to_event
+from lancehouse.catalog.entries import now_ms
+from lancehouse.store import audit
+from lancehouse.store.database import Database
+from lancehouse.store.model import Json
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = "application/cloudevents+json"
+LOOK_EVERY_S = 1.0
+TIMEOUT_S = 10.0
+LEASE_MS = 60_000
+"""Longer than it takes to send one event, whatever the receiver does."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+AT_ONCE = 100
+"""Events that are read at once."""
+SECRET_PREFIX = "whsec_"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A URL that gets events."""
+
+    name: str
+    url: str
+    secret: str = field(repr=False)
+    warehouse: str | None = None
+    """Only changes of this warehouse; None for all."""
+    types: tuple[str, ...] = ()
+    """Only actions that begin so, such as `table` or `table.commit`; empty for all."""
+
+    def selects(self, action: str, warehouse: str) -> bool:
+        """Return whether a change is sent."""
+        return self.warehouse in (None, warehouse) and (
+            not self.types or any(f"{action}.".startswith(f"{word}.") for word in self.types)
+        )
+
+    def sign(self, id: str, timestamp: int, body: bytes) -> str:
+        """Return the signature of a message as the Standard Webhooks specification has it."""
+        is_encoded = self.secret.startswith(SECRET_PREFIX)
+        key = base64.b64decode(self.secret.removeprefix(SECRET_PREFIX)) if is_encoded else self.secret.encode()
+        content = f"{id}.{timestamp}.".encode() + body
+        return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+
+
+class WebhookSender:
+    """Sends events to webhooks. Every worker of every server has one; leases in the database share the work."""
+
+    def __init__(self, database: Database, webhooks: Sequence[Webhook]) -> None:
+        self._database = database
+        self._audit = Audit(database)
+        self._webhooks = webhooks
+        self._holder = uuid4().hex
+        self._http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(total=TIMEOUT_S))
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """For webhooks that failed: when to try again, and how long the next pause is."""
+
+    def run(self, stop: Event) -> None:
+        """Send events until told to stop."""
+        while not stop.wait(LOOK_EVERY_S):
+            for webhook in self._webhooks:
+                if self._pauses.get(webhook.name, (0.0, 0.0))[0] > time():
+                    continue
+                try:
+                    while not stop.is_set() and self.send_next(webhook):
+                        pass
+                except LanceNamespaceError as error:  # of the database
+                    log.warning("events for webhook %s wait: %s", webhook.name, error)
+
+    def send_next(self, webhook: Webhook) -> bool:
+        """Send what is next for a webhook, as far as it is this server's turn; return whether there may be more."""
+        now = now_ms()
+        position = self._database.read(lambda tx: audit.find_webhook(tx, webhook.name))
+        if position is None:  # new: what was before it is not its own
+            first = self._audit.last_position()
+            self._database.write(lambda tx: audit.insert_webhook(tx, webhook.name, first))
+            return False
+        if not self._has_news(position):
+            return False
+        leased = self._database.write(
+            lambda tx: audit.lease_webhook(tx, webhook.name, self._holder, now, now + LEASE_MS)
+        )
+        if leased is None:
+            return False
+        rows = self._database.read(lambda tx: audit.list_numbered(tx, leased, AT_ONCE))
+        for number, row in rows:
+            if webhook.selects(row.action, row.warehouse) and not self._send(webhook, to_event(number, row)):
+                return False
+            until = now_ms() + LEASE_MS
+            if not self._database.write(
+                lambda tx: audit.move_webhook(tx, webhook.name, self._holder, number, until)  # noqa: B023
+            ):
+                return False  # the lease has ended, and another server goes on
+        return len(rows) == AT_ONCE
+
+    def _has_news(self, position: int) -> bool:
+        if self._database.read(audit.has_unnumbered):
+            self._database.write(audit.number_changes)
+        return bool(self._database.read(lambda tx: audit.list_numbered(tx, position, 1)))
+
+    def _send(self, webhook: Webhook, event: Json) -> bool:
+        body, timestamp = orjson.dumps(event), int(time())
+        headers = {
+            "Content-Type": CONTENT_TYPE,
+            "User-Agent": "lancehouse",
+            "Webhook-Id": event["id"],
+            "Webhook-Timestamp": str(timestamp),
+            "Webhook-Signature": webhook.sign(event["id"], timestamp, body),
+        }
+        try:
+            reply = self._http.request("POST", webhook.url, body=body, headers=headers, redirect=False)
+        except urllib3.exceptions.HTTPError as error:
+            return self._fail(webhook, event, type(error).__name__)
+        if not 200 <= reply.status < 300:
+            return self._fail(webhook, event, f"status {reply.status}")
+        self._pauses.pop(webhook.name, None)
+        return True
+
+    def _fail(self, webhook: Webhook, event: Json, reason: str) -> bool:
+        """Pause, twice as long each time; the URL is not logged whole, as it may hold a secret."""
+        pause = self._pauses.get(webhook.name, (0.0, FIRST_PAUSE_S))[1]
+        self._pauses[webhook.name] = time() + pause, min(2 * pause, LONGEST_PAUSE_S)
+        host = urlsplit(webhook.url).hostname
+        kind = event["type"].removeprefix(TYPE)
+        log.warning("webhook %s at %s has not taken event %s (%s): %s", webhook.name, host, event["id"], kind, reason)
+        return False
