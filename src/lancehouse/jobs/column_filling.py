@@ -565,7 +565,7 @@ def keep_freed_memory() -> None:
     """Have the C library keep memory that is freed, for the next batch, instead of returning it to the system.
 
     It keeps twice the largest piece that a program has freed, which is less than two fragments hold until they are
-    written. To get that memory anew, page by page, took a third of the processor time of a fast function's fill.
+    written. To get that memory anew, page by page, took a quarter of a fast function's fill in two threads.
     """
     np.empty(KEPT_BYTES, np.uint8)
 
