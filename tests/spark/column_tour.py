@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lancehouse.identifiers import format_levels
 from lancehouse.spark import LanceCatalog, column
 
 VECTOR = pa.list_(pa.float32(), 2)
@@ -22,6 +25,8 @@ CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("part", pa.string())]))
 FOLDER = "COLUMNCALLS"
 HOLD = "hold"
 """File in that folder: while it exists, each process stops after the number of calls that it holds."""
+STARTS = 6
+"""How often a streaming query is started at most."""
 PAUSE_S = 0.003
 """How long a call takes at least: longer than the shortest time between checkpoints."""
 
@@ -144,3 +149,64 @@ def fill_counted(spark: SparkSession, properties: dict[str, str], table: list[st
     cat.define_columns(table, {"double": double_counted})
     result = cat.backfill(table, batch_rows=batch_rows, checkpoint_rows=batch_rows, checkpoint_s=0.001)
     return {"filled": result.filled, "version": result.version}
+
+
+# Streams
+
+
+def stream_tour(
+    spark: SparkSession, impl: str, properties: dict[str, str], levels: list[str], folder: str
+) -> list[list[Any]]:
+    """Keep a column filled, merge a stream into another table, and return the changes of both as tables tell them."""
+    cat = LanceCatalog(spark, impl, properties)
+    source, copy = [*levels, "moving"], [*levels, "merged"]
+    cat.create(_rows(spark, [(number, "old") for number in range(6)]).repartition(2), source)
+    cat.define_columns(source, {"size": measure_text})
+    named = {"impl": impl, **properties}
+    rows = spark.readStream.format("lance").options(
+        **named, table=format_levels(source), columns="id,text", withVersion="true"
+    )
+    options = {"table": format_levels(copy), "mode": "merge", "on": "id", "latestBy": "_version"}
+    sink = rows.load().writeStream.format("lance").options(**named, **options)
+
+    def follow() -> None:
+        _finish(lambda: cat.keep_filled(source, f"{folder}/filled", trigger={"availableNow": True}))
+        _finish(lambda: sink.option("checkpointLocation", f"{folder}/merged").trigger(availableNow=True).start())
+
+    follow()
+    cat.update(source, {"text": "'newer'"}, "id < 2")
+    cat.append(_rows(spark, [(6, "late")]), source)
+    cat.delete(source, "id = 5")
+    follow()
+    filled = cat.read(source, ["id", "text", "size"]).collect()
+    assert {row["id"]: row["size"] for row in filled} == {row["id"]: len(row["text"]) for row in filled}
+    assert {row["id"]: row["text"] for row in cat.read(copy).collect()} == {
+        **dict.fromkeys(range(6), "old"),
+        0: "newer",
+        1: "newer",
+        6: "late",
+    }
+    return [
+        sorted([row["_change_type"], row["id"]] for row in cat.read_changes(table, 1, columns=["id"]).collect())
+        for table in (source, copy)
+    ]
+
+
+def _finish(start: Callable[[], Any]) -> None:
+    """Run a query to its end. Spark waits 10 s for a process of Python that it starts: a busy machine takes longer."""
+    for left in reversed(range(STARTS)):
+        try:
+            query = start()
+            assert query.awaitTermination(240)
+        except PySparkException as error:
+            if not left or "failed to connect back" not in str(error):
+                raise
+        else:
+            assert query.exception() is None
+            return
+
+
+@column(version="1", inputs=["text"], returns=pa.int64())
+def measure_text(texts: Any) -> Any:
+    """Characters."""
+    return [len(text) for text in texts.to_pylist()]

@@ -20,7 +20,7 @@ import pytest
 from tests.catalogs import ICEBERG, LiveCatalog, Shared, open_catalog
 from tests.servers.lancehouse import Served
 from tests.servers.reference import Reference
-from tests.spark.cluster import Cluster, Driver, start_connect, start_driver
+from tests.spark.cluster import Cluster, ClusterError, Driver, start_connect, start_driver
 from tests.spark.column_tour import FOLDER, HOLD, count_calls, tour
 
 pytestmark = pytest.mark.timeout(600)
@@ -98,6 +98,35 @@ def test_other_sessions(request: pytest.FixtureRequest, session: str, catalog: L
     levels = [] if catalog.impl == "dir" else catalog.levels
     asked = {"impl": catalog.impl, "properties": dict(catalog.properties), "levels": levels}
     assert driver.ask("tests.spark.column_tour:tour", **asked) == ["docs", "chunks"]
+
+
+STREAMED = [("cluster", "iceberg, managed"), ("connect", "iceberg-lancehouse, managed")]
+"""Where streams are tried at every size."""
+
+
+@pytest.mark.parametrize(
+    ("session", "catalog"),
+    [
+        pytest.param(session, name, marks=() if (session, name) in STREAMED else pytest.mark.soak)
+        for session in ("cluster", "connect")
+        for name in CATALOGS
+    ],
+    indirect=["catalog"],
+)
+def test_streams(request: pytest.FixtureRequest, session: str, catalog: LiveCatalog, tmp_path: Path) -> None:
+    """A stream that fills a column, one that is merged, and the changes of both tables."""
+    driver: Driver = request.getfixturevalue(f"{session}_driver")
+    levels = [] if catalog.impl == "dir" else catalog.levels
+    asked = {"impl": catalog.impl, "properties": dict(catalog.properties), "levels": levels}
+    try:
+        source, copy = driver.ask("tests.spark.column_tour:stream_tour", **asked, folder=str(tmp_path))
+    except ClusterError as error:
+        if "failed to connect back" not in str(error):
+            raise
+        pytest.skip("Spark gives a process of Python 10 s to start, and this machine is too busy for that")
+    updated = [["insert", 6], ["update_postimage", 0], ["update_postimage", 1]]
+    assert source == [["delete", 5], *updated]
+    assert copy == updated
 
 
 # Kills
