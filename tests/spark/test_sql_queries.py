@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +361,16 @@ def test_tpch(tpch: tuple[LanceCatalog, SparkSession], number: int) -> None:
     assert catalog.sql(TPCH[number]).collect() == theirs.sql(TPCH[number]).collect()
 
 
+@contextmanager
+def failed_casts_are_null(*sessions: SparkSession) -> Iterator[None]:
+    """Whether a cast that fails is ever evaluated then makes no difference."""
+    for session in sessions:
+        session.conf.set("spark.sql.ansi.enabled", "false")
+    yield
+    for session in sessions:
+        session.conf.unset("spark.sql.ansi.enabled")
+
+
 def check_generated(catalog: LanceCatalog, theirs: SparkSession, seeds: range) -> tuple[int, int]:
     """Compare queries; how many have an answer, and how many of their scans have a filter."""
     answered = filtered = 0
@@ -367,7 +378,9 @@ def check_generated(catalog: LanceCatalog, theirs: SparkSession, seeds: range) -
         text = make_query(seed)
         expected, found = answer(theirs.sql, text), answer(catalog.sql, text)
         if UNDECIDED in (expected, found):
-            continue
+            with failed_casts_are_null(theirs, catalog.spark):
+                expected, found = answer(theirs.sql, text), answer(catalog.sql, text)
+            assert UNDECIDED not in (expected, found), f"{seed}: {text}"
         if isinstance(expected, str):
             assert isinstance(found, str), f"{seed}: {text}\n{expected}"
             continue
@@ -390,4 +403,5 @@ def test_generated_queries(generated: tuple[LanceCatalog, SparkSession], first: 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(QUERIES, ALL_QUERIES, CHUNK))
 def test_more_generated_queries(generated: tuple[LanceCatalog, SparkSession], first: int) -> None:
-    check_generated(*generated, range(first, first + CHUNK))
+    answered, _ = check_generated(*generated, range(first, first + CHUNK))
+    assert answered >= CHUNK // 2
