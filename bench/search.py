@@ -9,8 +9,9 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, functions
 
+from bench.report import machine, put, table
 from bench.spark_process import cpu_s
 from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.spark import LanceCatalog
@@ -30,8 +32,12 @@ FRAGMENTS = 8
 EFFORT = SearchEffort(nprobes=20, refine_factor=20)
 """What the default comes to with `K`, for all sides that search by the index."""
 
+PACKAGES = ("lancehouse", "pylance", "pyspark", "pyarrow", "numpy")
 T = TypeVar("T")
 OURS = "`cat.search`, a DataFrame of all queries"
+BY_INDEX = "the same, by the index"
+SAME_EFFORT = "pylance, one at a time, the same effort"
+HEADINGS = ("way", "queries", "seconds for all", "processor time", "expected", f"recall@{K}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class SearchRow:
     recall: float
     mark: float | None = None
     """How many times as fast we expect to be."""
+    beside: str = ""
+    """The way of ours that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +104,13 @@ class SearchBench:
         rounds = [self._time(size.queries) for _ in range(size.rounds)]
         took, self._truth = min(rounds, key=lambda one: one[0])
         yield SearchRow(OURS, size.queries, *took, 1.0)
-        took, found = self._time(some, nprobes=EFFORT.nprobes, refine_factor=EFFORT.refine_factor)
-        yield SearchRow("the same, by the index", some, *took, self._recall(found))
+        effort = {"nprobes": EFFORT.nprobes, "refine_factor": EFFORT.refine_factor}
+        self._time(few, **effort)  # reads the index
+        took, found = self._time(size.queries, **effort)
+        yield SearchRow(BY_INDEX, size.queries, *took, self._recall(found), beside=OURS)
         usual = {"minimum_nprobes": EFFORT.nprobes, "refine_factor": EFFORT.refine_factor}
         yield self._one_by_one("`cat.search`, one at a time", few, self._search_one, 10)
-        yield self._one_by_one("pylance, one at a time, the same effort", some, partial(self._ask_lance, **usual), 1.5)
+        yield self._one_by_one(SAME_EFFORT, some, partial(self._ask_lance, **usual), 1.5, BY_INDEX)
         yield self._one_by_one("pylance, one at a time, its own defaults", some, self._ask_lance, None)
         compared = self._one_by_one("pylance, one at a time, without the index", few, self._compare_in_lance, None)
         if compared.recall != 1.0:
@@ -123,10 +133,12 @@ class SearchBench:
             ids[query].add(row)
         return took, ids
 
-    def _one_by_one(self, way: str, count: int, search: Callable[[Any], list[int]], mark: float | None) -> SearchRow:
+    def _one_by_one(
+        self, way: str, count: int, search: Callable[[Any], list[int]], mark: float | None, beside: str = OURS
+    ) -> SearchRow:
         search(self._queries[-1])
         took, found = timed(lambda: [set(search(query)) for query in self._queries[:count]])
-        return SearchRow(way, count, *took, self._recall(found), mark)
+        return SearchRow(way, count, *took, self._recall(found), mark, beside)
 
     def _search_one(self, query: Any) -> list[int]:
         return [row.id for row in self._catalog.search("docs", query, K, columns=["id"]).collect()]
@@ -154,7 +166,7 @@ class SearchBench:
         if found != K * size.few:
             raise AssertionError(f"the cross join found {found} rows")
         seconds, processor_s = (each * size.rows / size.joined_rows for each in took)
-        return SearchRow("a cross join of Spark", size.few, seconds, processor_s, 1.0, 5)
+        return SearchRow("a cross join of Spark", size.few, seconds, processor_s, 1.0, 5, OURS)
 
     def _recall(self, found: Sequence[set[int]]) -> float:
         return sum(len(ids & truth) for ids, truth in zip(found, self._truth, strict=False)) / (K * len(found))
@@ -172,14 +184,27 @@ def to_vectors(matrix: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), matrix.shape[1])
 
 
-def format_row(row: SearchRow, first: SearchRow, queries: int) -> str:
+def format_row(row: SearchRow, known: Mapping[str, SearchRow], queries: int) -> list[str]:
     """A line of the table in docs/benchmarks.md."""
-    cells = [row.way, f"{row.queries:,}"]
+    cells, ratios = [row.way, f"{row.queries:,}"], list[float]()
     for name in ("seconds", "cpu_s"):
-        one_s, first_s = (getattr(each, name) / each.queries for each in (row, first))
-        ratio = "" if row is first else f", **{one_s / first_s:,.1f}**"
-        cells.append(f"{one_s * queries:,.0f}{ratio}")
-    return f"| {' | '.join(cells)} | {row.mark or ''} | {row.recall:.3f} |"
+        one_s = getattr(row, name) / row.queries
+        if beside := known.get(row.beside):
+            ratios.append(one_s / max(getattr(beside, name) / beside.queries, 1e-9))
+        cells.append(f"{one_s * queries:,.0f}" + (f", **{ratios[-1]:,.1f}**" if ratios else ""))
+    expected = "" if row.mark is None else f"≥ {row.mark:g} {'✓' if ratios[0] >= row.mark else '✗'}"
+    return [*cells, expected, f"{row.recall:.3f}"]
+
+
+def write(lines: Sequence[Sequence[str]], size: SearchSize, load: float) -> None:
+    """Put the table into the document."""
+    amount = f"{size.rows:,} vectors of {DIMENSION} float32; load at the start {load:.1f}"
+    head = f"{datetime.now(UTC):%Y-%m-%d}. {machine(PACKAGES)}. {amount}."
+    beside = (
+        f"Seconds for {size.queries:,} queries, and **how many times as long it takes** as ours; *{SAME_EFFORT}* is "
+        f"set beside *{BY_INDEX}*, all others beside the first line."
+    )
+    put("bench-search", [head, "", beside, "", *table(HEADINGS, lines)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -189,18 +214,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cores", type=int, help="default: all")
     parser.add_argument("--data", type=Path, help="folder for the table, which is kept and used again")
     parser.add_argument("--rounds", type=int, default=FULL.rounds, help="of all queries at once; the best counts")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args(arguments)
     size = QUICK if options.quick else replace(FULL, rounds=options.rounds)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, quiet_session(options.cores) as spark:
         root = options.data or Path(folder)
         bench = SearchBench(LanceCatalog(spark, "dir", {"root": str(root)}), root, size)
-        print(f"{size.rows:,} vectors of {DIMENSION} float32, load {os.getloadavg()[0]:.1f} at the start\n")
-        print(f"| way | queries | seconds for {size.queries:,} | processor time | expected | recall@{K} |")
-        print("|---|---|---|---|---|---|", flush=True)
-        first = None
+        load, known, lines = os.getloadavg()[0], dict[str, SearchRow](), list[list[str]]()
+        print(f"{size.rows:,} vectors of {DIMENSION} float32, load {load:.1f} at the start\n")
+        print("\n".join(table(HEADINGS, [])), flush=True)
         for row in bench.run():
-            first = first or row
-            print(format_row(row, first, size.queries), flush=True)
+            known[row.way] = row
+            lines.append(format_row(row, known, size.queries))
+            print(table(lines[-1], [])[0], flush=True)
+    if options.write:
+        write(lines, size, load)
 
 
 if __name__ == "__main__":

@@ -222,6 +222,8 @@ def task(progress: Progress, what: str, total: int) -> Iterator[Callable[[str], 
 
     def finish_step(step: str) -> None:
         progress.update(number, advance=1, description=f"{what}: {step}")
+        if not progress.console.is_terminal:  # which shows nothing until the end
+            progress.console.print(f"{what}: {step}", highlight=False)
 
     yield finish_step
     progress.update(number, description=f"{what}: done")

@@ -334,16 +334,16 @@ def _change_copy(
     """
 
     def ours(folder: Path) -> SideJob:
-        made = _link_copy(data.table(table), folder)
+        made = link_copy(data.table(table), folder)
         return SideJob(_question(call, root=str(folder), table="t", **of), lambda _: found(made))
 
     def pylance(folder: Path) -> SideJob:
-        made = _link_copy(data.table(table), folder)
+        made = link_copy(data.table(table), folder)
         return SideJob(_question(call, path=str(made), **of), lambda _: found(made))
 
     def in_lance_spark(folder: Path) -> SideJob:
         assert sql
-        made = _link_copy(data.table(table), folder)
+        made = link_copy(data.table(table), folder)
         catalog, settings = name_catalog(folder)
         texts = [text.format(f"{catalog}.t", catalog) for text in (*before, sql)]
         return SideJob({"sql": texts[-1]}, lambda _: found(made), [*settings, *({"sql": text} for text in texts[:-1])])
@@ -352,8 +352,8 @@ def _change_copy(
     return {side: prepare for side, prepare in sides.items() if prepare}
 
 
-def _link_copy(table: Path, folder: Path) -> Path:
-    """A copy of a table: its files never change."""
+def link_copy(table: Path, folder: Path) -> Path:
+    """A copy of a table, `t` in a folder; its files, which never change, are linked."""
     made = folder / "t.lance"
     shutil.copytree(table, made, copy_function=os.link)
     return made

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,34 +20,58 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.spark import sides
-from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, name_catalog
-from bench.spark_process import Worker, WorkRefusedError
+from bench.commits import in_turn
+from bench.report import machine, put
+from bench.report import table as format_table
+from bench.spark import sides, task
+from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, link_copy, name_catalog
+from bench.spark_process import WorkAnswer, Worker, WorkRefusedError
 from tests.spark.tpch import QUERIES, TABLES, generate
 
-VIEWS, READ = "views", "cat.read"
-SIDES = (OURS, READ, VIEWS, PARQUET, LANCE_SPARK)
+VIEWS, READ = "views", "`cat.read`"
+PEERS = (READ, VIEWS, PARQUET, LANCE_SPARK)
 COLUMNS = 50
-ONE_COLUMN = "one of 50 columns"
+ONE_COLUMN, MERGE, ALL_QUERIES = "one of 50 columns", "MERGE of 1 % of lineitem", "TPC-H, all"
 QUICK_QUERIES = (3, 6)
 MOST_SLOWER = 1.2
 """How many times as long as `cat.read(columns=…)` SQL may take that needs one column."""
+KEY = ("l_orderkey", "l_linenumber")
+NEW_KEYS = 1 << 40
+"""What is added to keys of rows that the table lacks."""
+PACKAGES = ("lancehouse", "pylance", "pyspark", "pyarrow", "sqlglot")
+
+
+@dataclass(frozen=True)
+class SideQuestion:
+    """What one side is asked; `count` returns how many rows came of it, which has to be the same for all sides."""
+
+    question: Mapping[str, Any]
+    count: Callable[[WorkAnswer], int] = lambda answer: len(answer.found)
+    before: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
 class SqlRow:
-    """One query: the seconds of each side, and why a side refused it."""
+    """One query: what it took each side, and why a side refused it."""
 
     name: str
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    ask: Callable[[Path], Mapping[str, SideQuestion]] = field(repr=False)
+    """The questions of all sides, which may use an empty folder."""
+    runs: dict[str, list[WorkAnswer]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def median(self, side: str) -> float | None:
-        """Seconds of a side; None if it has no figure."""
-        return median(self.seconds[side]) if self.seconds.get(side) and side not in self.refused else None
+    def seconds(self, side: str) -> float | None:
+        """Median of a side; None if it has no figure."""
+        return median(run.seconds for run in self.runs[side]) if self.runs.get(side) else None
+
+    def cpu_s(self, side: str) -> float | None:
+        """Median of the processor time of a side; None if it has no figure."""
+        return median(run.cpu_s for run in self.runs[side]) if self.runs.get(side) else None
 
 
 @dataclass(frozen=True)
@@ -56,113 +82,169 @@ class SqlBench:
     workers: Mapping[str, Worker]
 
     def make_tables(self, scale: float, rows: int) -> None:
-        """Make the tables of TPC-H, and one of many columns."""
+        """Make the tables of TPC-H, one of many columns, and rows to merge, of which a tenth is new."""
         files = generate(self.folder / "files", scale)
         for table in TABLES:
             lance.write_dataset(ds.dataset(files / f"{table}.parquet"), self.folder / "lance" / f"{table}.lance")
         random = np.random.default_rng(1)
         wide = pa.table({f"c{number}": random.random(rows) for number in range(COLUMNS)})
         lance.write_dataset(wide, self.folder / "lance" / "wide.lance", max_rows_per_file=-(-rows // 4))
+        lines = files / "lineitem.parquet"
+        hashed = f"hash({', '.join(KEY)})"
+        key = f"IF(pmod({hashed}, 1000) = 0, l_orderkey + {NEW_KEYS}, l_orderkey) AS l_orderkey"
+        names = [key if name == "l_orderkey" else name for name in pq.read_schema(lines).names]
+        chosen = f"SELECT {', '.join(names)} FROM parquet.`{lines}` WHERE pmod({hashed}, 100) = 0"
+        sql = f"INSERT OVERWRITE DIRECTORY '{self.folder / 'merged'}' USING parquet {chosen}"
+        self.workers[OURS].ask(sql=sql)
         if LANCE_SPARK in self.workers:
             name, settings = name_catalog(self.folder / "lance")
             for question in (*settings, {"sql": f"USE {name}"}):
                 self.workers[LANCE_SPARK].ask(**question)
 
-    def measure_one_column(self, row: SqlRow) -> None:
-        """Measure SQL that needs one column of many, beside a read of that column."""
-        self._compare(
-            row,
-            "SELECT sum(c7 + 1) FROM wide",
-            {READ: {"call": "read", "of": {"table": "wide", "columns": ["c7"], "then": ["sum(c7 + 1)"]}}},
-        )
+    def rows(self, queries: Sequence[int]) -> list[SqlRow]:
+        """Return all that is measured, with these queries of TPC-H."""
+        texts = [(f"TPC-H {number}", QUERIES[number]) for number in queries]
+        return [
+            SqlRow(ONE_COLUMN, self._ask_one_column),
+            *(SqlRow(name, lambda _, text=text: self._ask_query(text)) for name, text in texts),  # type: ignore[misc]
+            SqlRow(MERGE, self._ask_merge),
+        ]
 
-    def measure_query(self, row: SqlRow, text: str) -> None:
-        """Measure a query of TPC-H."""
-        files = {"folder": str(self.folder / "files"), "text": text}
-        self._compare(row, text, {PARQUET: {"call": "sql_on_parquet", "of": files}})
+    def _ask_one_column(self, _: Path) -> Mapping[str, SideQuestion]:
+        text = "SELECT sum(c7 + 1) FROM wide"
+        read = self._ours("read", table="wide", columns=["c7"], then=["sum(c7 + 1)"])
+        return {**self._ask_tables(text), READ: SideQuestion(read)}
 
-    def _compare(self, row: SqlRow, text: str, others: Mapping[str, Mapping[str, Any]]) -> None:
-        """Ask all sides; each has to find as many rows."""
-        questions: dict[str, Any] = {
-            OURS: {"call": "sql", "of": {"text": text}},
-            VIEWS: {"call": "sql_on_views", "of": {"text": text}},
-            LANCE_SPARK: {"sql": text},
-            **others,
+    def _ask_query(self, text: str) -> Mapping[str, SideQuestion]:
+        files = {"call": "sql_on_parquet", "of": {"folder": str(self.folder / "files"), "text": text}}
+        return {**self._ask_tables(text), PARQUET: SideQuestion(files)}
+
+    def _ask_tables(self, text: str) -> dict[str, SideQuestion]:
+        return {
+            OURS: SideQuestion(self._ours("sql", text=text)),
+            VIEWS: SideQuestion(self._ours("sql_on_views", text=text)),
+            LANCE_SPARK: SideQuestion({"sql": text}),
         }
+
+    def _ask_merge(self, scratch: Path) -> Mapping[str, SideQuestion]:
+        """Each on a copy that shares its files. Parquet cannot change rows: all are written again."""
+        source, on = self.folder / "merged", " AND ".join(f"t.{key} = s.{key}" for key in KEY)
+        places = [link_copy(self.folder / "lance" / "lineitem.lance", scratch / name) for name in ("ours", "theirs")]
+        text = (
+            f"MERGE INTO {{}} t USING merged_rows s ON {on} "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        written = scratch / "written"
+        lines = f"parquet.`{self.folder / 'files' / 'lineitem.parquet'}`"
+        rewrite = (
+            f"INSERT OVERWRITE DIRECTORY '{written}' USING parquet SELECT t.* FROM {lines} t LEFT ANTI JOIN "
+            f"parquet.`{source}` s ON {on} UNION ALL SELECT * FROM parquet.`{source}`"
+        )
+        ours = {"call": "sql", "of": {"root": str(places[0].parent), "text": text.format("t")}}
+        catalog, settings = name_catalog(places[1].parent)
+        view = {"sql": f"CREATE OR REPLACE TEMPORARY VIEW merged_rows AS SELECT * FROM parquet.`{source}`"}
+        counts: list[Callable[[WorkAnswer], int]] = [
+            lambda _, place=place: lance.dataset(place).count_rows()  # type: ignore[misc]
+            for place in places
+        ]
+        return {
+            OURS: SideQuestion(ours, counts[0], [view]),
+            PARQUET: SideQuestion({"sql": rewrite}, lambda _: ds.dataset(written, format="parquet").count_rows()),
+            LANCE_SPARK: SideQuestion({"sql": text.format(f"{catalog}.t")}, counts[1], [*settings, view]),
+        }
+
+    def _ours(self, call: str, **of: Any) -> dict[str, Any]:
+        return {"call": call, "of": {"root": str(self.folder / "lance"), **of}}
+
+    def compare(self, row: SqlRow, turn: int) -> None:
+        """Ask all sides, another one first in each turn; each has to find as many rows."""
         counts = {}
-        for side, question in questions.items():
-            worker = self.workers.get(LANCE_SPARK if side == LANCE_SPARK else OURS)
-            if worker is None or side in row.refused:
-                continue
-            if "of" in question and "folder" not in question["of"]:
-                question = {**question, "of": {"root": str(self.folder / "lance"), **question["of"]}}
-            try:
-                answer = worker.ask(**question)
-            except WorkRefusedError as error:
-                if side != LANCE_SPARK:
-                    raise
-                row.refused[side] = str(error).splitlines()[0]
-                continue
-            row.seconds.setdefault(side, []).append(answer.seconds)
-            counts[side] = len(answer.found)
-        assert len(set(counts.values())) == 1, (text, counts)
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            asked = row.ask(Path(scratch))
+            for side in in_turn([*asked], turn):
+                worker = self.workers.get(LANCE_SPARK if side == LANCE_SPARK else OURS)
+                if worker is None or side in row.refused:
+                    continue
+                os.sync()  # nobody waits for what others have written
+                try:
+                    for question in asked[side].before:
+                        worker.ask(**question)
+                    answer = worker.ask(**asked[side].question)
+                except WorkRefusedError as error:
+                    if side != LANCE_SPARK:
+                        raise
+                    row.refused[side] = str(error).splitlines()[0]
+                    row.runs.pop(side, None)
+                    continue
+                row.runs.setdefault(side, []).append(answer)
+                counts[side] = asked[side].count(answer)
+        assert len(set(counts.values())) == 1, (row.name, counts)
+
+    def measure(self, rows: Sequence[SqlRow], rounds: int, until: float, progress: Progress) -> None:
+        """Measure all, round by round, of which the first only warms up; after a time, what has no figure yet."""
+        with task(progress, "measuring", rounds * len(rows)) as done:
+            for turn in range(rounds):
+                for row in rows:
+                    if turn < 2 or time.monotonic() < until:
+                        if turn == 1:
+                            row.runs.clear()
+                        self.compare(row, turn)
+                    done(f"round {turn + 1}, {row.name}")
 
 
-def measure(bench: SqlBench, rounds: int, queries: Sequence[int]) -> list[SqlRow]:
-    """Measure some queries of TPC-H, round by round."""
-    rows = [SqlRow(ONE_COLUMN), *(SqlRow(f"TPC-H {number}") for number in queries)]
-    for _ in range(rounds):
-        bench.measure_one_column(rows[0])
-        for row, number in zip(rows[1:], queries, strict=True):
-            bench.measure_query(row, QUERIES[number])
-    return rows
-
-
-def sum_queries(rows: Sequence[SqlRow], side: str, beside: str = OURS) -> tuple[float, float]:
-    """Return the seconds of a side and of another for all queries that both answered."""
-    both = [(row.median(side), row.median(beside)) for row in rows]
-    known = [(one, other) for one, other in both if one is not None and other is not None]
-    return sum(one for one, _ in known), sum(other for _, other in known)
-
-
-def show(console: Console, rows: Sequence[SqlRow], *, has_marks: bool) -> None:
-    """Print the seconds, and which marks are met."""
-    table = Table("query", *SIDES)
-    for row in rows:
-        table.add_row(row.name, *(_cell(row, side) for side in SIDES))
-    one, queries = rows[0], rows[1:]
-    totals = {side: sum_queries(queries, side) for side in (VIEWS, PARQUET, LANCE_SPARK)}
-    table.add_section()
-    ours = sum(row.median(OURS) or 0.0 for row in queries)
-    table.add_row(
-        "TPC-H, all", f"{ours:.1f}", "", *(f"{theirs:.1f}" if theirs else "–" for theirs, _ in totals.values())
-    )
-    console.print(table)
-    lines = [
-        f"{side}: {theirs / of_ours:.2f} × the time of ours, for the queries that it answers"
-        for side, (theirs, of_ours) in totals.items()
-        if theirs
+def sum_queries(rows: Sequence[SqlRow], side: str) -> tuple[float, float]:
+    """Return the seconds of a side, and ours, for all queries of TPC-H that it answered."""
+    known = [
+        (theirs, row.seconds(OURS) or 0.0)
+        for row in rows
+        if row.name.startswith("TPC-H") and (theirs := row.seconds(side)) is not None
     ]
-    slower = (one.median(OURS) or 0.0) / (one.median(READ) or 1.0)
-    lines.append(
-        _mark(f"{ONE_COLUMN}: {slower:.2f} × cat.read, at most {MOST_SLOWER}", slower <= MOST_SLOWER, has_marks)
-    )
-    theirs, of_ours = totals[LANCE_SPARK]
+    return sum(theirs for theirs, _ in known), sum(ours for _, ours in known)
+
+
+def table_rows(rows: Sequence[SqlRow]) -> list[list[str]]:
+    """The seconds of each side, how many times as long as ours that is, and our processor time."""
+
+    def cell(theirs: float | None, ours: float | None) -> str:
+        return "–" if theirs is None else f"{theirs:.2f} s" + (f", **{theirs / ours:.2f}**" if ours else "")
+
+    lines = []
+    for row in rows:
+        ours, cpu = row.seconds(OURS), row.cpu_s(OURS)
+        others = ["refused" if side in row.refused else cell(row.seconds(side), ours) for side in PEERS]
+        lines.append([row.name, cell(ours, None), *others, cell(cpu, None)])
+    totals = {side: sum_queries(rows, side) for side in (OURS, *PEERS)}
+    sums = [cell(*totals[side]) if totals[side][0] else "–" for side in PEERS]
+    cpu = sum(row.cpu_s(OURS) or 0.0 for row in rows if row.name.startswith("TPC-H"))
+    return [*lines, [ALL_QUERIES, cell(totals[OURS][0], None), *sums, cell(cpu, None)]]
+
+
+HEADINGS = ("query", "`cat.sql`", *PEERS, "processor time of `cat.sql`")
+
+
+def findings(rows: Sequence[SqlRow]) -> list[str]:
+    """A line for each mark, and for what lance-spark refuses."""
+    one = rows[0]
+    slower = (one.seconds(OURS) or 0.0) / (one.seconds(READ) or 1.0)
+    lines = [_mark(f"{ONE_COLUMN}: {slower:.2f} times as long as {READ}, at most {MOST_SLOWER}", slower <= MOST_SLOWER)]
+    theirs, ours = sum_queries(rows, LANCE_SPARK)
     if theirs:
-        lines.append(_mark("TPC-H: at least as fast as lance-spark", of_ours <= theirs, has_marks))
-    for line in lines:
-        console.print(line, highlight=False)
+        text = f"{ALL_QUERIES}: lance-spark takes {theirs / ours:.2f} times as long, at least as long"
+        lines.append(_mark(text, ours <= theirs))
+    return [*lines, *(f"lance-spark refuses {row.name}: {text}" for row in rows for text in row.refused.values())]
 
 
-def _cell(row: SqlRow, side: str) -> str:
-    seconds = row.median(side)
-    if side in row.refused:
-        return f"refused: {row.refused[side][:40]}"
-    return "" if seconds is None else f"{seconds:.2f}"
+def _mark(text: str, is_met: bool) -> str:
+    return f"{'Met' if is_met else 'Missed'}: {text}"
 
 
-def _mark(text: str, is_met: bool, counts: bool) -> str:
-    return text if not counts else f"{'Met' if is_met else 'Missed'}: {text}"
+def write(rows: Sequence[SqlRow], scale: float, count: int, rounds: int) -> None:
+    """Put the table into the document."""
+    amount = f"TPC-H at scale {scale:g}; {count:,} rows of {COLUMNS} columns. Medians of up to {rounds} rounds"
+    lines = [f"{datetime.now(UTC):%Y-%m-%d}. {machine(PACKAGES)}. {amount}.", ""]
+    put(
+        "bench-sql", [*lines, *format_table(HEADINGS, table_rows(rows)), "", *(f"- {each}." for each in findings(rows))]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -170,22 +252,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.sql", description=__doc__)
     parser.add_argument("--scale", type=float, default=0.1, help="scale of TPC-H")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the table with 50 columns")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="at most, after one to warm up")
+    parser.add_argument("--minutes", type=float, default=9, help="when to measure nothing again")
     parser.add_argument("--quick", action="store_true", help="small, to see that it works; the figures say little")
     parser.add_argument("--no-lance-spark", action="store_true", help="leave it out: it has its own environment")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args(arguments)
-    scale, count, rounds = (0.001, 1000, 1) if options.quick else (options.scale, options.rows, options.rounds)
-    queries = QUICK_QUERIES if options.quick else [*QUERIES]
-    cores = os.cpu_count() or 1
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+    scale, count, rounds = (0.001, 1000, 1) if options.quick else (options.scale, options.rows, options.rounds + 1)
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    progress, until = Progress(*columns, console=Console(stderr=True)), time.monotonic() + options.minutes * 60
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, progress:
         place = Path(folder)
-        with sides(place / "processes", cores, with_lance_spark=not options.no_lance_spark) as workers:
+        with sides(place / "processes", os.cpu_count() or 1, with_lance_spark=not options.no_lance_spark) as workers:
             bench = SqlBench(place, workers)
-            bench.make_tables(scale, count)
-            if not options.quick:
-                measure(bench, 1, queries)  # to warm up
-            rows = measure(bench, rounds, queries)
-    show(Console(), rows, has_marks=not options.quick)
+            with task(progress, "making tables", 1) as done:
+                bench.make_tables(scale, count)
+                done("")
+            rows = bench.rows(QUICK_QUERIES if options.quick else [*QUERIES])
+            bench.measure(rows, rounds, until, progress)
+    console = Console()
+    console = console if console.is_terminal else Console(width=150)
+    shown = Table(*HEADINGS)
+    for line in table_rows(rows):
+        shown.add_row(*(cell.replace("**", "").replace("`", "") for cell in line))
+    console.print(shown)
+    for finding in findings(rows):
+        console.print(finding.partition(": ")[2] if options.quick else finding, highlight=False)
+    if options.write:
+        write(rows, scale, count, rounds - 1)
 
 
 if __name__ == "__main__":
