@@ -155,7 +155,7 @@ class NearestRows:
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Compare all rows of batches with two columns, vectors and row ids. A null or a NaN is near to nothing."""
-        for vectors, rows in _to_blocks(batches, self._dimension) if len(self._queries) else ():
+        for vectors, rows in to_blocks(batches, self._dimension) if len(self._queries) else ():
             self._add_block(vectors, rows)
 
     def _add_block(self, vectors: Floats, rows: Any) -> None:
@@ -274,7 +274,7 @@ class NearestRows:
         self._found[touched] = np.bincount(best.queries, minlength=len(self._found))[touched]
 
 
-def _to_blocks(batches: Iterable[pa.RecordBatch], dimension: int) -> Iterator[tuple[Floats, Any]]:
+def to_blocks(batches: Iterable[pa.RecordBatch], dimension: int) -> Iterator[tuple[Floats, Any]]:
     """Yield matrices of vectors that are not null, with their row ids, of about the same size."""
     wanted = min(max(BLOCK_BYTES // 4 // max(dimension, 1), LEAST_ROWS), MOST_ROWS)
     held: list[tuple[Floats, Any]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,16 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.nearest_rows import Hits, NearestRows, best_hits, join_hits, rank_in_runs
+from lancehouse.lake.nearest_rows import (
+    PAIR_BYTES,
+    Hits,
+    NearestRows,
+    best_hits,
+    exact_distances,
+    join_hits,
+    rank_in_runs,
+    to_blocks,
+)
 from lancehouse.lake.scans import FragmentRange, Scan, batch_rows, split_fragments
 from lancehouse.lake.vector_search import DISTANCE, METRICS, SearchEffort, VectorSearch, resolve_vector_column
 
@@ -28,8 +37,12 @@ DEPTH, LEAST_DEPTH = 4, 50
 FUSION = 60
 """A row at rank r of a list adds weight / (FUSION + r) to its sum, as is usual for reciprocal rank fusion."""
 
-INDEX_QUERIES = 128
-"""Number of queries that Lance gets at once: more take longer for each, and wait for each other."""
+INDEX_QUERIES, WORD_QUERIES = 1024, 128
+"""Number of queries that one task looks for by an index of vectors, and by words."""
+CALL_QUERIES = 64
+"""Number of vectors that Lance gets at once: more take longer for each, and wait for each other."""
+MOST_CANDIDATES = 1 << 20
+"""Number of candidates of an index whose vectors are compared at once."""
 BLOCK_QUERIES = 1024
 """Number of queries whose hits are merged and read at once."""
 SLICE_BYTES = 32 << 20
@@ -41,8 +54,12 @@ PAIR_S, NUMBER_S = 0.9e-9, 1.6e-11
 """Seconds of a processor to compare a pair of vectors in a product of matrices: for the pair, and for each number."""
 READ_S = 1e-9
 """Seconds of a processor to read a byte of vectors."""
-INDEX_S = 6e-3
+ROW_S = 4.5e-6
+"""Seconds of a processor to read a row by its id."""
+INDEX_S = 2e-3
 """Seconds of a processor for a query by an index with the default effort, whatever the size of the table."""
+EXACT_WORTH = 2
+"""How many times as long as by an index a comparison of all vectors may take: it finds all of the nearest rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +257,7 @@ def plan_search(
     """Validate a search, and choose the cheapest way to do it in about so many tasks at once.
 
     An index is used if it has the metric, and if the caller says how much of it to search, or if that is estimated to
-    take less time than to compare all vectors.
+    take less than half of the time of a comparison of all vectors, which finds more.
     """
     search = search.resolve(table, dataset, queries)
     count = len(queries)
@@ -257,7 +274,7 @@ def plan_search(
         lines.append(f"both: reciprocal rank fusion of the best {search.depth}, weights {vector:g} and {words:g}")
     width = queries.vectors.shape[1] if queries.vectors is not None else 1
     most, whole = _slice_queries(width, search.depth), tuple(map(tuple, groups))
-    lance_slices = _slice_range(count, INDEX_QUERIES, tasks)
+    lance_slices = _slice_range(count, WORD_QUERIES if by_words else INDEX_QUERIES, tasks)
     if len(groups) < 2:
         slices = lance_slices if by_index or by_words else _slice_range(count, most, tasks)
         pieces = [SearchPiece(numbers, whole, by_index, by_words) for numbers in slices]
@@ -288,7 +305,7 @@ def _choose_way(
         rest_s = comparison_seconds(count, sum(rest.values()), width) if rest else 0.0
         index_s = count * INDEX_S + rest_s
         is_asked = search.effort != DEFAULT_EFFORT
-        if is_asked or index_s <= whole_s:
+        if is_asked or index_s * EXACT_WORTH <= whole_s:
             why = (
                 "as its effort is given"
                 if is_asked
@@ -369,7 +386,7 @@ def find_hits(
         for group in piece.groups:
             near.append(_compare(table, dataset, search, queries.vectors, group, depth))
         if piece.by_index:
-            near.append(_search_index(dataset, search, queries.vectors, depth, whole=plan.is_whole_by_index))
+            near.append(_search_index(table, dataset, search, queries.vectors, depth, whole=plan.is_whole_by_index))
         if piece.by_words:
             worded.append(_search_words(dataset, search, queries.texts or (), depth))
     return Found(join_hits(near).number_from(piece.numbers.start), join_hits(worded).number_from(piece.numbers.start))
@@ -397,15 +414,46 @@ def _compare(
     return nearest.hits()
 
 
-def _search_index(dataset: lance.LanceDataset, search: Search, vectors: Any, k: int, *, whole: bool) -> Hits:
-    """Search the index for all vectors at once; `whole` says to compare rows that the index lacks, too."""
+def _search_index(
+    table: TableRef, dataset: lance.LanceDataset, search: Search, vectors: Any, k: int, *, whole: bool
+) -> Hits:
+    """Search the index for all vectors; `whole` says to compare rows that the index lacks, too.
+
+    Lance would read the vectors of its candidates again for each query, which takes most of its time: they are read
+    here, for many queries at once. The result is the same.
+    """
     numbers = np.flatnonzero(~np.isnan(vectors).any(axis=1))
-    if not len(numbers):
-        return Hits.empty()
-    nearest = {"column": search.column, "q": vectors[numbers], "k": k, "metric": search.metric}
+    options, found = search.effort.to_options(k), list[Hits]()
+    factor = options.pop("refine_factor") if search.metric in METRICS else 1
+    size = max(1, MOST_CANDIDATES // (k * factor))
+    for first in range(0, len(numbers), size):
+        some = numbers[first : first + size]
+        hits = join_hits(
+            [
+                _ask_index(dataset, search, vectors, some[call : call + CALL_QUERIES], k * factor, options, whole=whole)
+                for call in range(0, len(some), CALL_QUERIES)
+            ]
+        )
+        if search.metric in METRICS:
+            hits, _ = best_hits([_compare_candidates(table, dataset, search, vectors, hits)], k)
+        found.append(hits)
+    return join_hits(found)
+
+
+def _ask_index(
+    dataset: lance.LanceDataset,
+    search: Search,
+    vectors: Any,
+    numbers: Any,
+    k: int,
+    options: Mapping[str, int],
+    *,
+    whole: bool,
+) -> Hits:
+    nearest = {"column": search.column, "q": vectors[numbers], "k": k, "metric": search.metric, **options}
     rows: pa.Table = dataset.scanner(
         columns=[DISTANCE],
-        nearest={**nearest, **search.effort.to_options(k)},
+        nearest=nearest,
         filter=search.scan_filter,
         prefilter=True,
         with_row_id=True,
@@ -413,6 +461,43 @@ def _search_index(dataset: lance.LanceDataset, search: Search, vectors: Any, k: 
     ).to_table()
     places = rows.column("query_index").to_numpy()
     return Hits.of(numbers[places], rows.column(ROW).to_numpy(), rows.column(DISTANCE).to_numpy())
+
+
+def _compare_candidates(
+    table: TableRef, dataset: lance.LanceDataset, search: Search, vectors: Any, candidates: Hits
+) -> Hits:
+    """Return hits with their distances by the vectors of their rows, where an index has approximate ones."""
+    assert search.column is not None
+    assert search.metric is not None
+    order = np.argsort(candidates.rows, kind="stable")
+    candidates = candidates.take(order)
+    ids, width = np.unique(candidates.rows), vectors.shape[1]
+    distances = np.full(len(candidates), np.nan, np.float32)
+    pairs = max(1, PAIR_BYTES // 4 // width)
+    for block, rows in to_blocks(_read_vectors(table, dataset, search.column, ids, width), width):
+        by_id = np.argsort(rows, kind="stable")
+        begins, ends = (np.searchsorted(candidates.rows, rows[by_id], side=side) for side in ("left", "right"))
+        counts = ends - begins
+        places = np.repeat(begins - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(counts.sum())
+        lines = np.repeat(by_id, counts)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(0, len(places), pairs):
+                part = slice(first, first + pairs)
+                queries = vectors[candidates.queries[places[part]]]
+                distances[places[part]] = exact_distances(block[lines[part]], queries, search.metric)
+    return Hits(candidates.queries, candidates.rows, distances)
+
+
+def _read_vectors(
+    table: TableRef, dataset: lance.LanceDataset, column: str, ids: Any, width: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield vectors with the ids of their rows: those that are asked for, or all, which is cheaper if they are many."""
+    if len(ids) * ROW_S > dataset.count_rows() * width * 4 * READ_S:
+        parts = [part for group in split_fragments(dataset, 1, split=False) for part in group]
+        yield from Scan((column,), with_row_id=True).batches(table, dataset, parts)
+        return
+    for first in range(0, len(ids), ROWS_AT_ONCE):
+        yield from _scan_rows(table, dataset, [column], ids[first : first + ROWS_AT_ONCE]).to_batches()
 
 
 def _search_words(dataset: lance.LanceDataset, search: Search, texts: Sequence[str | None], k: int) -> Hits:
