@@ -18,6 +18,7 @@ from lancehouse.catalog import bootstrap
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.server.api import principals as principals_api
 from lancehouse.server.http.application import App
 from lancehouse.server.http.auth import Authenticator
 from lancehouse.server.http.health import Check
@@ -110,8 +111,9 @@ def serving(
     file = folder / "log"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     log = Log(level, descriptor)
-    authenticator = Authenticator(Principals(database), required=auth)
-    app = App(catalog, authenticator, limits=limits, log=log, extra_routes=more, extra_checks=checks)
+    known = Principals(database, names)
+    authenticator, routes = Authenticator(known, required=auth), [*more, *principals_api.routes(known)]
+    app = App(catalog, authenticator, limits=limits, log=log, extra_routes=routes, extra_checks=checks)
     listener = listen(ServerSettings(port=0))
     port = listener.getsockname()[1]
     ready = threading.Event()

@@ -83,7 +83,7 @@ class Audit:
             for number, row in page:
                 before, looked_at = number, looked_at + 1
                 is_visible = (
-                    identity.has_role(Role.ADMIN, row.warehouse, row.levels)
+                    identity.has_role(Role.ADMIN, row.warehouse, row.levels, row.name or None)
                     if row.warehouse
                     else identity.is_admin_everywhere
                 )

@@ -130,3 +130,11 @@ def already_exists(levels: Levels, name: str, *, by: Kind, wanted: Kind) -> Lanc
     if by == "view":
         return ViewAlreadyExistsError(f"View {text}: {format_name(levels, name)}")
     return TableAlreadyExistsError(f"Table {text}: {format_name(levels, name)}")
+
+
+class PrincipalNotFoundError(InvalidInputError):
+    """There is no such principal, group, grant or token."""
+
+
+class PrincipalExistsError(InvalidInputError):
+    """A principal, group or token of that name exists already."""

@@ -19,12 +19,22 @@ from math import inf
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
-from lancehouse.catalog.callers import ANYBODY, EVERYWHERE, Grant, Identity, Role, enclosing_scopes, format_scope
-from lancehouse.catalog.entries import now_ms
+from lancehouse.catalog.callers import (
+    ANYBODY,
+    EVERYWHERE,
+    Caller,
+    Grant,
+    Identity,
+    Role,
+    enclosing_scopes,
+    format_scope,
+)
+from lancehouse.catalog.entries import now_ms, record_change
+from lancehouse.catalog.errors import PrincipalExistsError, PrincipalNotFoundError
 from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
 from lancehouse.store.database import Database
-from lancehouse.store.model import GrantRow, PrincipalRow, WarehouseRow
+from lancehouse.store.model import GrantRow, Json, PrincipalRow, WarehouseRow
 from lancehouse.store.principals import Kind as Kind
 from lancehouse.store.statements import Tx
 
@@ -88,6 +98,8 @@ MOST_PROVED = 1000
 """Most verified credentials that are remembered, by digest, with the hash that they match."""
 LATEST_MS = 2**45
 """Latest time that a token may expire, which is in the year 3084."""
+OPERATOR = Caller(Identity("operator", ()))
+"""Who changes the database itself, on the command line."""
 MOST_LISTED = 10
 """Most names that an error message lists."""
 
@@ -131,7 +143,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class StaticToken:
+class IssuedToken:
     """What is known of a static token, besides the hash."""
 
     label: str
@@ -182,17 +194,26 @@ class Credential:
 class Principals:
     """The principals of one database. Changes apply to all servers on it within seconds."""
 
-    def __init__(self, database: Database, configured: Collection[str] = ()) -> None:
+    def __init__(self, database: Database, configured: Collection[str] = (), caller: Caller = OPERATOR) -> None:
         """Manage principals.
 
         Args:
             database: the catalog's database.
             configured: warehouses and backends of the server's configuration file. Roles can be granted on them too,
                 although the database does not know backends, and knows a warehouse only once it was served.
+            caller: who makes changes, for the audit.
         """
         self._database = database
         self._configured = configured
+        self._caller = caller
         self._verified_hashes: dict[str, str] = {}
+
+    def acting_for(self, caller: Caller) -> Principals:
+        """Return the same principals, for changes that a caller makes. Whether they may is not checked here."""
+        return Principals(self._database, self._configured, caller)
+
+    def _record(self, tx: Tx, action: str, name: str, before: Json | None, after: Json | None) -> None:
+        record_change(tx, self._caller, action, "", (), name, before, after)
 
     def create(self, name: str, grants: Sequence[Grant] = (), *, external: bool = False) -> Credential | None:
         """Create a principal and return its credential, or None for an external one.
@@ -248,6 +269,8 @@ class Principals:
         self._put_grants(tx, row, new.grants)
         for group in new.groups:
             principal_rows.insert_member(tx, _get_holder(tx, group, "group").id, row.id)
+        after = {"external": new.external, "grants": list(map(grant_to_json, new.grants)), "groups": list(new.groups)}
+        self._record(tx, "principal.create", new.name, None, after)
         return CreatedPrincipal(new.name, credential)
 
     def _put_grants(self, tx: Tx, row: PrincipalRow, grants: Sequence[Grant]) -> None:
@@ -329,6 +352,7 @@ class Principals:
                 raise InvalidInputError(f"{name} is external: its issuer keeps its secret, there is none here")
             principal_rows.update_secret(tx, row.id, row.client_id, secret_hash)
             principal_rows.delete_tokens(tx, row.id)
+            self._record(tx, "principal.rotate", name, None, None)
             return row.client_id
 
         return Credential(self._database.write(work), secret)
@@ -339,7 +363,19 @@ class Principals:
         Raises:
             InvalidInputError: there is no such principal.
         """
-        self._database.write(lambda tx: principal_rows.delete_principal(tx, _get_principal(tx, name).id))
+        self._delete(name, "principal")
+
+    def _delete(self, name: str, kind: Kind) -> None:
+        def work(tx: Tx) -> None:
+            row = _get_holder(tx, name, kind)
+            grants = map(_grant_from_row, principal_rows.list_grants(tx, row.id))
+            before: Json = {"grants": list(map(grant_to_json, grants))}
+            if kind == "group":
+                before["members"] = principal_rows.list_members(tx, row.id)
+            principal_rows.delete_principal(tx, row.id)
+            self._record(tx, f"{kind}.delete", name, before, None)
+
+        self._database.write(work)
 
     def grant(self, name: str, grant: Grant) -> None:
         """Grant a role to a principal or group, replacing the one that was granted on the same scope before.
@@ -351,10 +387,15 @@ class Principals:
         def work(tx: Tx) -> None:
             row = _get_holder(tx, name)
             self._check_grant(tx, grant)
-            for existing in principal_rows.list_grants(tx, row.id):
-                if (existing.warehouse, existing.levels, existing.table) == grant.scope:
-                    principal_rows.delete_grant(tx, row.id, existing)
+            existing = map(_grant_from_row, principal_rows.list_grants(tx, row.id))
+            replaced = [each for each in existing if each.scope == grant.scope]
+            if replaced == [grant]:
+                return
+            for each in replaced:
+                principal_rows.delete_grant(tx, row.id, _grant_to_row(each))
             principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
+            before: Json | None = {"grants": list(map(grant_to_json, replaced))} if replaced else None
+            self._record(tx, "grant.create", name, before, grant_to_json(grant))
 
         self._database.write(work)
 
@@ -381,9 +422,10 @@ class Principals:
             if not revoked:
                 granted = ", ".join(map(str, grants)) or "nothing"
                 what = role.name.lower() if role else "anything"
-                raise InvalidInputError(f"{name} was not made {what} of {format_scope(*scope)}; it is {granted}")
+                raise PrincipalNotFoundError(f"{name} was not made {what} of {format_scope(*scope)}; it is {granted}")
             for grant in revoked:
                 principal_rows.delete_grant(tx, row.id, _grant_to_row(grant))
+                self._record(tx, "grant.delete", name, grant_to_json(grant), None)
             return max(revoked, key=lambda grant: grant.role)
 
         return self._database.write(work)
@@ -401,6 +443,7 @@ class Principals:
             if row is None:
                 raise _name_taken(name)
             self._put_grants(tx, row, grants)
+            self._record(tx, "group.create", name, None, {"grants": list(map(grant_to_json, grants))})
 
         self._database.write(work)
 
@@ -410,7 +453,7 @@ class Principals:
         Raises:
             InvalidInputError: there is no such group.
         """
-        self._database.write(lambda tx: principal_rows.delete_principal(tx, _get_holder(tx, name, "group").id))
+        self._delete(name, "group")
 
     def list_groups(self, after: str = "", limit: int | None = None) -> Sequence[Group]:
         """Return groups ordered by name, those after one, without their members."""
@@ -444,6 +487,7 @@ class Principals:
                 if is_valid_name(name) and principal_rows.find_holder(tx, name, "group"):
                     raise InvalidInputError(f"{name!r} is a group: members are principals, groups are not nested")
                 principal_rows.insert_member(tx, row.id, _get_principal(tx, name).id)
+            self._record(tx, "group.add", group, None, {"members": list(principals)})
 
         self._database.write(work)
 
@@ -458,7 +502,8 @@ class Principals:
             row = _get_holder(tx, group, "group")
             for name in principals:
                 if not principal_rows.delete_member(tx, row.id, _get_principal(tx, name).id):
-                    raise InvalidInputError(f"{name} is not in group {group}")
+                    raise PrincipalNotFoundError(f"{name} is not in group {group}")
+            self._record(tx, "group.remove", group, {"members": list(principals)}, None)
 
         self._database.write(work)
 
@@ -499,19 +544,22 @@ class Principals:
         def work(tx: Tx) -> None:
             row = _get_principal(tx, name)
             if not principal_rows.insert_token(tx, row.id, label, digest(token), now_ms(), expires_ms):
-                raise InvalidInputError(f"{name} has a token labelled {label!r} already; delete it or choose another")
+                raise PrincipalExistsError(
+                    f"{name} has a token labelled {label!r} already; delete it or choose another"
+                )
+            self._record(tx, "token.create", name, None, {"label": label, "expires-ms": expires_ms})
 
         self._database.write(work)
         return token
 
-    def list_tokens(self, name: str) -> Sequence[StaticToken]:
+    def list_tokens(self, name: str) -> Sequence[IssuedToken]:
         """Return what is known of a principal's static tokens, expired ones too.
 
         Raises:
             InvalidInputError: there is no such principal.
         """
         rows = self._database.read(lambda tx: principal_rows.list_tokens(tx, _get_principal(tx, name).id))
-        return [StaticToken(*row) for row in rows]
+        return [IssuedToken(*row) for row in rows]
 
     def delete_token(self, name: str, label: str) -> None:
         """Delete a static token, which is then no longer valid.
@@ -522,7 +570,8 @@ class Principals:
 
         def work(tx: Tx) -> None:
             if not principal_rows.delete_token(tx, _get_principal(tx, name).id, label):
-                raise InvalidInputError(f"{name} has no token labelled {label!r}")
+                raise PrincipalNotFoundError(f"{name} has no token labelled {label!r}")
+            self._record(tx, "token.delete", name, {"label": label}, None)
 
         self._database.write(work)
 
@@ -618,6 +667,12 @@ class Principals:
         return key
 
 
+def grant_to_json(grant: Grant) -> Json:
+    """Return a grant as JSON."""
+    role, warehouse, levels = grant.role.name.lower(), grant.warehouse, list(grant.levels)
+    return {"role": role, "warehouse": warehouse, "namespace": levels, "table": grant.table}
+
+
 def is_valid_name(text: str) -> bool:
     """Return whether a text may be a principal's name; outside issuers have names such as `auth0|5f7c`."""
     return 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip() and not text.startswith("-")
@@ -663,8 +718,8 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def _name_taken(name: str) -> InvalidInputError:
-    return InvalidInputError(f"there is a principal or group called {name!r} already")
+def _name_taken(name: str) -> PrincipalExistsError:
+    return PrincipalExistsError(f"there is a principal or group called {name!r} already")
 
 
 def _secrets(credentials: Iterable[Credential]) -> list[str]:
@@ -681,7 +736,7 @@ def _get_holder(tx: Tx, name: str, *kinds: Kind) -> PrincipalRow:
     found = (principal_rows.find_holder(tx, name, kind) for kind in wanted if is_valid_name(name))
     row = next(filter(None, found), None)
     if row is None:
-        raise InvalidInputError(f"there is no {' or '.join(wanted)} called {name!r}")
+        raise PrincipalNotFoundError(f"there is no {' or '.join(wanted)} called {name!r}")
     return row
 
 

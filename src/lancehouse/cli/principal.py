@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lancehouse.catalog.callers import Grant
     from lancehouse.catalog.principals import Credential, Principals
     from lancehouse.cli.main import CliContext
+    from lancehouse.cli.remote_principals import RemotePrincipals
 
 ROLES = ("reader", "writer", "admin")
 
@@ -35,6 +37,8 @@ ACCESS = (
     OutputColumn("granted_on", "Granted on"),
     OutputColumn("group", "Through group"),
 )
+SERVER = "lancehouse.server"
+"""Where `--server` is kept while a command runs."""
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 Command = Callable[..., Any]
@@ -72,21 +76,64 @@ def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None
     return int((time.time() + int(found[1]) * UNITS[found[2]]) * 1000)
 
 
+def store_server(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    """Keep what `--server` names for `open_principals`."""
+    ctx.meta[SERVER] = value
+
+
+def with_store(command: Command) -> Command:
+    """Add the options that say whose principals they are: those of a database, or of a running server."""
+    with_server = click.option(
+        "--server",
+        metavar="URL",
+        envvar="LANCEHOUSE_SERVER",
+        expose_value=False,
+        callback=store_server,
+        help="Ask a running server: its URL, or a catalog of ~/.lancehouse.yaml.",
+    )
+    return with_db(with_server(command))
+
+
 @contextmanager
-def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals]:
-    """Open the principals of a database, which is created if it does not exist."""
+def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals | RemotePrincipals]:
+    """Open the principals of a server, or of a database, which is created if it does not exist."""
     with requires_extra("server"):
         from lancehouse.catalog.bootstrap import open_database
         from lancehouse.catalog.principals import Principals
         from lancehouse.server.settings import configured_names
     from lancehouse.settings import default_db
 
+    ctx = click.get_current_context()
+    if (server := ctx.meta.get(SERVER)) is not None:
+        if url is not None and ctx.get_parameter_source("db") is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("--db or --server: principals are changed in one of them")
+        with closing(connect_server(ctx, server)) as remote:
+            yield remote
+        return
     configured = configured_names(config) if config else ()
     database = open_database(url or default_db())
     try:
         yield Principals(database, configured)
     finally:
         database.close()
+
+
+def connect_server(ctx: click.Context, server: str) -> RemotePrincipals:
+    """Return the principals of a running server; `server` is its URL, or the name of a catalog.
+
+    With a URL, the environment authenticates the caller: LANCEHOUSE_TOKEN, or LANCEHOUSE_CREDENTIAL.
+    """
+    from lancehouse.cli.remote_principals import RemotePrincipals
+    from lancehouse.settings import ClientSettings
+
+    if "://" in server:
+        variables = {"auth_token": "LANCEHOUSE_TOKEN", "credential": "LANCEHOUSE_CREDENTIAL"}
+        known = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        properties = {"endpoint": server, **known}
+    else:
+        app: CliContext = ctx.obj
+        properties = dict(app.config.catalog(server).properties)
+    return RemotePrincipals(ClientSettings.parse("iceberg", properties))
 
 
 @click.group(cls=LazyGroup)
@@ -106,7 +153,7 @@ def principal() -> None:
 @with_table
 @click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
 @with_config
-@with_db
+@with_store
 @click.pass_obj
 def create(
     app: CliContext,
@@ -135,7 +182,7 @@ def create(
 
 
 @principal.command("list")
-@with_db
+@with_store
 @click.pass_obj
 def list_principals(app: CliContext, db: str | None) -> None:
     """List all principals and their grants."""
@@ -157,7 +204,7 @@ def list_principals(app: CliContext, db: str | None) -> None:
 
 @principal.command()
 @click.argument("name")
-@with_db
+@with_store
 @click.pass_obj
 def delete(app: CliContext, name: str, db: str | None) -> None:
     """Delete a principal with its grants and tokens."""
@@ -168,7 +215,7 @@ def delete(app: CliContext, name: str, db: str | None) -> None:
 
 @principal.command()
 @click.argument("name")
-@with_db
+@with_store
 @click.pass_obj
 def rotate(app: CliContext, name: str, db: str | None) -> None:
     """Replace the secret of a principal and show it once.
@@ -187,7 +234,7 @@ def rotate(app: CliContext, name: str, db: str | None) -> None:
 @with_namespace
 @with_table
 @with_config
-@with_db
+@with_store
 @click.pass_obj
 def grant(
     app: CliContext,
@@ -215,7 +262,7 @@ def grant(
 @with_warehouse
 @with_namespace
 @with_table
-@with_db
+@with_store
 @click.pass_obj
 def revoke(
     app: CliContext,
@@ -246,7 +293,7 @@ def token() -> None:
 @click.argument("name")
 @click.option("--label", required=True, help="What it is for; the token is deleted by it.")
 @click.option("--expires", metavar="TIME", callback=parse_lifetime, help="When it ends: 30d, 12h or 90m from now.")
-@with_db
+@with_store
 @click.pass_obj
 def create_token(app: CliContext, name: str, label: str, expires: int | None, db: str | None) -> None:
     """Create a token and show it once. It is sent as `Authorization: Bearer lh_…`.
@@ -261,7 +308,7 @@ def create_token(app: CliContext, name: str, label: str, expires: int | None, db
 
 @token.command("list")
 @click.argument("name")
-@with_db
+@with_store
 @click.pass_obj
 def list_tokens(app: CliContext, name: str, db: str | None) -> None:
     """List a principal's tokens: their labels, and when they expire."""
@@ -280,7 +327,7 @@ def list_tokens(app: CliContext, name: str, db: str | None) -> None:
 @token.command("delete")
 @click.argument("name")
 @click.option("--label", required=True, help="Which one.")
-@with_db
+@with_store
 @click.pass_obj
 def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None:
     """Delete a token."""
@@ -296,7 +343,7 @@ def group() -> None:
 
 @group.command("create")
 @click.argument("name")
-@with_db
+@with_store
 @click.pass_obj
 def create_group(app: CliContext, name: str, db: str | None) -> None:
     """Create a group.
@@ -310,7 +357,7 @@ def create_group(app: CliContext, name: str, db: str | None) -> None:
 
 @group.command("delete")
 @click.argument("name")
-@with_db
+@with_store
 @click.pass_obj
 def delete_group(app: CliContext, name: str, db: str | None) -> None:
     """Delete a group with its grants; its members stay."""
@@ -320,7 +367,7 @@ def delete_group(app: CliContext, name: str, db: str | None) -> None:
 
 
 @group.command("list")
-@with_db
+@with_store
 @click.pass_obj
 def list_groups(app: CliContext, db: str | None) -> None:
     """List all groups and their grants."""
@@ -340,7 +387,7 @@ def list_groups(app: CliContext, db: str | None) -> None:
 
 @group.command("show")
 @click.argument("name")
-@with_db
+@with_store
 @click.pass_obj
 def show_group(app: CliContext, name: str, db: str | None) -> None:
     """Show the members and grants of a group."""
@@ -353,7 +400,7 @@ def show_group(app: CliContext, name: str, db: str | None) -> None:
 @group.command("add")
 @click.argument("name")
 @click.argument("members", metavar="PRINCIPAL...", nargs=-1, required=True)
-@with_db
+@with_store
 @click.pass_obj
 def add_members(app: CliContext, name: str, members: tuple[str, ...], db: str | None) -> None:
     """Make principals members of a group."""
@@ -365,7 +412,7 @@ def add_members(app: CliContext, name: str, members: tuple[str, ...], db: str | 
 @group.command("remove")
 @click.argument("name")
 @click.argument("members", metavar="PRINCIPAL...", nargs=-1, required=True)
-@with_db
+@with_store
 @click.pass_obj
 def remove_members(app: CliContext, name: str, members: tuple[str, ...], db: str | None) -> None:
     """Take principals out of a group."""
@@ -378,7 +425,7 @@ def remove_members(app: CliContext, name: str, members: tuple[str, ...], db: str
 @click.argument("id", metavar="TABLE", callback=parse_required_name)
 @click.option("--namespace", "is_namespace", is_flag=True, help="The id names a namespace.")
 @with_config
-@with_db
+@with_store
 @click.pass_obj
 def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, config: str | None, db: str | None) -> None:
     """Show who may read or write a table, by which grant, and through which group.
@@ -435,5 +482,6 @@ def format_grant(grant: Grant) -> str:
 
 def grant_to_dict(grant: Grant) -> dict[str, object]:
     """Convert a grant to JSON."""
-    role, warehouse, levels = grant.role.name.lower(), grant.warehouse, list(grant.levels)
-    return {"role": role, "warehouse": warehouse, "namespace": levels, "table": grant.table}
+    from lancehouse.catalog.principals import grant_to_json
+
+    return grant_to_json(grant)

@@ -189,6 +189,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.catalog.webhooks import WebhookSender
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.api import lance
+    from lancehouse.server.api import principals as principals_api
     from lancehouse.server.console import routes
     from lancehouse.server.http.application import App
     from lancehouse.server.http.auth import Authenticator, IssuerSettings
@@ -203,8 +204,10 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     )
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     # Without authentication the server may listen on loopback only, unless --insecure allows more.
+    configured = [*(warehouse.name for warehouse in warehouses), *(backend.name for backend in settings.backends)]
+    principals = Principals(database, configured)
     authenticator = Authenticator(
-        Principals(database), issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
+        principals, issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
     name = uuid4().hex
     own_backends = _warehouse_backends(catalog, authenticator, f"{in_process.SCHEME}://{name}/iceberg")
@@ -213,7 +216,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         for backend in settings.backends
     }
     backends = own_backends | other_backends
-    extra_routes = [*lance.routes(backends), *routes.routes(backends)]
+    extra_routes = [*lance.routes(backends), *routes.routes(backends), *principals_api.routes(principals)]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
     checks = [Check("backend", backend.name, backend.ping, OTHERS_S) for backend in other_backends.values()]
     app = App(

@@ -27,6 +27,7 @@ Handler = Callable[["Call"], Response]
 
 BASE = b"/iceberg/v1/"
 LANCE = b"/lance/"
+MANAGEMENT = b"/lancehouse/v1/"
 OF_ALL_TABLES: tuple[list[bytes], ...] = ([b"version", b"batch-create"], [b"batch-commit"], [])
 """Paths of the Lance protocol that follow `table` without an id: they concern several tables."""
 TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
@@ -152,9 +153,26 @@ _match_cached = lru_cache(8192)(_match_uncached)
 def _match_other(raw_path: bytes) -> Match:
     if raw_path.startswith(LANCE):
         return _match_gateway(raw_path)
+    if raw_path.startswith(MANAGEMENT):
+        return _match_management(raw_path)
     if raw_path.startswith((b"/v1", b"/iceberg")):
         raise NoRouteError(f"No route for request: {_format_raw(raw_path)}; Iceberg REST is below /iceberg/v1/ here")
     return Match(_decode_segment(raw_path))
+
+
+def _match_management(raw_path: bytes) -> Match:
+    """Parse `/lancehouse/v1/{words}/{name}/{words}/{item}`: every second segment is a name."""
+    match raw_path[len(MANAGEMENT) :].split(b"/"):
+        case [word]:
+            return Match(f"/lancehouse/v1/{_format_raw(word)}")
+        case [kind, name] if name:
+            return Match(f"/lancehouse/v1/{_format_raw(kind)}/{{name}}", name=_decode_segment(name))
+        case [kind, name, word] if name:
+            return Match(f"/lancehouse/v1/{_format_raw(kind)}/{{name}}/{_format_raw(word)}", name=_decode_segment(name))
+        case [kind, name, word, item] if name and item:
+            pattern = f"/lancehouse/v1/{_format_raw(kind)}/{{name}}/{_format_raw(word)}/{{item}}"
+            return Match(pattern, name=_decode_segment(name), index=_decode_segment(item))
+    raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
 def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
