@@ -240,6 +240,8 @@ class Backend:
     """Leading levels of its ids that callers leave out."""
     confine: Callable[[str | None], GatewayConfinement] | None = field(default=None, repr=False)
     """For a warehouse: returns what may be opened on behalf of the owner of a token."""
+    caller_token: Callable[[str | None], str] | None = field(default=None, repr=False)
+    """For a catalog that is asked in the name of the caller: returns the token for it, from the caller's."""
 
     @property
     def is_warehouse(self) -> bool:
@@ -252,13 +254,15 @@ class Backend:
         return Secrets(self.properties)
 
     def connect(self, token: str | None = None, *, reads_all: bool = False) -> BackendClients:
-        """Return its clients; for a warehouse, with the caller's token.
+        """Return its clients; for a warehouse, and where the caller's identity is passed on, with the caller's token.
 
         Args:
             token: the caller's token.
             reads_all: whether the caller may read everything in a backend that is not a warehouse.
         """
         own = token if self.is_warehouse else None
+        if self.caller_token is not None:
+            own = self.caller_token(token)
         confinement = self.confine(own) if self.confine else BackendConfinement(self.name, self.roots, reads_all)
         return _connect_clients(self.impl, tuple(sorted(self.properties.items())), own, confinement)
 

@@ -33,7 +33,7 @@ from lancehouse.log_lines import LEVELS
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import Log, capture_stderr, install_logging
 from lancehouse.server.http.origins import Origins
-from lancehouse.server.settings import ServerSettings, SettingChanges
+from lancehouse.server.settings import BackendSettings, ServerSettings, SettingChanges
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -187,7 +187,6 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     """Create the application, with its own database connections."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.catalog.webhooks import WebhookSender
-    from lancehouse.gateway.backends import Backend
     from lancehouse.server.api import lance
     from lancehouse.server.api import principals as principals_api
     from lancehouse.server.console import routes
@@ -211,10 +210,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     )
     name = uuid4().hex
     own_backends = _warehouse_backends(catalog, authenticator, f"{in_process.SCHEME}://{name}/iceberg")
-    other_backends = {
-        backend.name: Backend(backend.name, backend.impl, dict(backend.properties), backend.roots)
-        for backend in settings.backends
-    }
+    other_backends = {backend.name: create_backend(backend) for backend in settings.backends}
     backends = own_backends | other_backends
     extra_routes = [*lance.routes(backends), *routes.routes(backends), *principals_api.routes(principals)]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
@@ -231,6 +227,23 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     )
     in_process.register_server(name, app.answer_in_process)
     return app
+
+
+def create_backend(settings: BackendSettings) -> Backend:
+    """Create a backend that is another catalog, which is asked in the server's name or in that of the caller."""
+    from lancehouse.gateway.backends import Backend
+    from lancehouse.server.http.caller_tokens import TokenExchange, forward_token
+
+    properties = dict(settings.properties)
+    caller_token: Callable[[str | None], str] | None = None
+    if settings.identity == "forward":
+        caller_token = partial(forward_token, settings.name)
+    elif settings.identity == "exchange":
+        properties = {key.removeprefix(f"{settings.impl}."): value for key, value in properties.items()}
+        caller_token = TokenExchange(settings.name, properties).exchange
+        for name in ("credential", "oauth2_server_uri", "scope"):
+            properties.pop(name, None)
+    return Backend(settings.name, settings.impl, properties, settings.roots, caller_token=caller_token)
 
 
 def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint: str) -> dict[str, Backend]:

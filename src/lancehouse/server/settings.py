@@ -22,6 +22,7 @@ from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
 from lancehouse.catalog.webhooks import Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
+from lancehouse.secrets import is_secret
 from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting
 from lancehouse.settings import data_folder, default_db
@@ -35,7 +36,11 @@ SHORTEST_SECRET = 16
 UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "groups_claim")
-BACKEND_KEYS = ("impl", "properties", "roots")
+BACKEND_KEYS = ("impl", "properties", "roots", "identity")
+IDENTITIES = ("own", "forward", "exchange")
+"""In whose name a backend is asked: the server's own, or the caller's, whose token is passed on or exchanged."""
+BEARERS = ("iceberg", "polaris", "unity", "lakekeeper")
+"""Clients that a token can be given to."""
 WAREHOUSE_KEYS = (
     "location",
     "roots",
@@ -61,6 +66,8 @@ class BackendSettings:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     roots: tuple[str, ...] = ()
     """Locations below which its tables may lie."""
+    identity: str = "own"
+    """In whose name it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,8 +422,32 @@ def _parse_backends(document: Document) -> tuple[BackendSettings, ...]:
         }
         roots = _parse_locations(document, fields.get("roots"), *loc, "roots") or _default_roots(properties)
         absolute_roots = tuple(_normalize_root(document, root, *loc, "roots") for root in roots)
-        backends.append(BackendSettings(name, impl, properties, absolute_roots))
+        identity = fields.get("identity", "own")
+        _check_identity(document, identity, impl, properties, *loc)
+        backends.append(BackendSettings(name, impl, properties, absolute_roots, identity))
     return tuple(backends)
+
+
+def _check_identity(document: Document, identity: Any, impl: str, properties: Mapping[str, str], *loc: Any) -> None:
+    """Refuse settings with which the caller's identity would not be what counts."""
+    if identity not in IDENTITIES:
+        raise document.key_error(f"must be {', '.join(IDENTITIES[:-1])} or {IDENTITIES[-1]}", *loc, "identity")
+    if identity == "own":
+        return
+    if impl not in BEARERS:
+        raise document.key_error(f"takes one of the clients {', '.join(BEARERS)}", *loc, "identity")
+    named = {key.removeprefix(f"{impl}."): value for key, value in properties.items()}
+    refused = {"auth_token", "sigv4_region", "sigv4_service"} | ({"credential"} if identity == "forward" else set())
+    if own := sorted(named.keys() & refused):
+        raise document.key_error(f"{own[0]} must not be given: the caller's token is sent", *loc, "identity")
+    if identity == "exchange" and not re.match(r"https?://", named.get("oauth2_server_uri", "")):
+        raise document.key_error("needs the property oauth2_server_uri, where tokens are exchanged", *loc, "identity")
+    if stored := sorted(key for key in named if key.startswith("storage.") and is_secret(key)):
+        raise document.key_error(
+            f"{stored[0]} must not be given: data are reached by credentials that the catalog gives the caller",
+            *loc,
+            "identity",
+        )
 
 
 def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:

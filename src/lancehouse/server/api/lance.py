@@ -291,13 +291,14 @@ def filter_names(identity: Identity, backend: Backend, levels: tuple[str, ...], 
 def _apply_vending(call: Call, backend: Backend, request: Any) -> None:
     """Request credentials if Iceberg's header field asks for them, and check who may have those of other catalogs.
 
-    Another catalog vends credentials to the gateway, for all that the gateway may do there: only writers get them.
+    Another catalog vends credentials to the gateway, for all that the gateway may do there: only writers get them, but
+    where the catalog is asked in the name of the caller.
     """
     if not hasattr(request, "vend_credentials"):
         return
     if call.caller.delegation and request.vend_credentials is None:
         request.vend_credentials = True
-    if request.vend_credentials and not backend.is_warehouse:
+    if request.vend_credentials and not backend.is_warehouse and backend.caller_token is None:
         *levels, table = request.id or [""]
         call.caller.identity.require_role(Role.WRITER, backend.name, tuple(levels), table)
 

@@ -244,17 +244,18 @@ def _check_verified(claims: Mapping[str, Any], name_claim: str, name: str) -> No
             )
 
 
-def _create_opener() -> OpenerDirector:
+def create_opener(tls: HTTPSHandler | None = None) -> OpenerDirector:
     """Create a client for HTTP and HTTPS that follows no redirects."""
     opener = OpenerDirector()
-    for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor()):
+    handlers = (ProxyHandler(), HTTPHandler(), tls or HTTPSHandler(), HTTPDefaultErrorHandler(), HTTPErrorProcessor())
+    for handler in handlers:
         opener.add_handler(handler)
     return opener
 
 
 def _fetch_json(url: str) -> dict[str, Any]:
     try:
-        with _create_opener().open(url, timeout=FETCH_TIMEOUT_S) as response:
+        with create_opener().open(url, timeout=FETCH_TIMEOUT_S) as response:
             body = response.read(LARGEST_BYTES + 1)
     except HTTPError as error:
         error.close()
