@@ -36,6 +36,8 @@ def test_columns_of_the_same_name_are_numbered() -> None:
         ([" ; -- nothing"], "there is no statement"),
         (["SELECT 1; SELECT 2", "--output", "json"], "--output json needs one statement"),
         (["SELECT 1", "--impl", "nothing"], "nothing"),
+        (["SELECT 1; SELECT 'no end"], "the statement cannot be read: Error tokenizing"),
+        (["SELECT 1 /* no end"], "the statement cannot be read: Error tokenizing"),
     ],
 )
 def test_what_cannot_be_is_told_before_spark_starts(words: list[str], message: str, tmp_path: Path) -> None:

@@ -210,6 +210,14 @@ def test_columns_that_cannot_be(folder: Place, schema: Any, says: str) -> None:
     assert folder.jobs.tables() == [], "nothing was declared"
 
 
+@pytest.mark.parametrize("name", ["../evil", "..%2Fevil", "a/b", "a\\b", "..", "%252e%252e%252fevil"])
+def test_a_folder_keeps_its_tables(folder: Place, name: str) -> None:
+    """Lance's `dir` takes such names, and writes beside its root."""
+    with pytest.raises(InvalidInputError, match="cannot be a name in a catalog of folders"):
+        folder.jobs.create_table([name], pa.schema([("id", pa.int64())]))
+    assert folder.jobs.tables() == []
+
+
 Change = Callable[[TableJobs, list[str]], Any]
 
 REFUSED: list[tuple[Change, type[LanceNamespaceError], str]] = [
@@ -235,8 +243,8 @@ REFUSED: list[tuple[Change, type[LanceNamespaceError], str]] = [
     (lambda jobs, t: jobs.set_properties(t, {"managed_by": "impl"}), InvalidInputError, "the catalog's entry"),
     (lambda jobs, t: jobs.set_properties(t, {"storage.key": "s"}), InvalidInputError, "the catalog's entry"),
     (lambda jobs, t: jobs.restore(t), InvalidInputError, "needs a version, a tag or a time"),
-    (lambda jobs, t: jobs.restore(t, version=99), TableVersionNotFoundError, "99|not found"),
-    (lambda jobs, t: jobs.tag(t, "new", 99), TableVersionNotFoundError, "99|not found"),
+    (lambda jobs, t: jobs.restore(t, version=99), TableVersionNotFoundError, "has no version 99; the latest is 1$"),
+    (lambda jobs, t: jobs.tag(t, "new", 99), TableVersionNotFoundError, "has no version 99; the latest is 1$"),
     (lambda jobs, t: jobs.branch(t, "../up"), InvalidInputError, "branch|Branch"),
 ]
 

@@ -443,6 +443,7 @@ def test_what_is_a_query(text: str, expected: bool) -> None:
         ("SELECT FROM WHERE", "cannot be parsed: .*line 1"),
         ("SELECT 1; SELECT 2", "one statement at a time"),
         ("-- nothing", "has none"),
+        ("SELECT * FROM vector_search('t', array(1)", "vector_search: its closing parenthesis is missing"),
         (f"SELECT {'(' * 3000}1{')' * 3000}", "nested too deeply"),
     ],
 )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError, UnsupportedOperationError
 
+from lancehouse.jobs.table_jobs import check_arguments
 from lancehouse.spark import statement_parser as sql
 from lancehouse.spark.statement_parser import Clause, has_subquery, list_words, parse_statement
 
@@ -216,7 +220,6 @@ WRONG = [
     ("DROP TABLE t u", "'u' stands where the end of the statement is expected"),
     ("VACUUM t RETAIN x HOURS", "'x' stands where a number is expected"),
     ("UPDATE t SET a = 'open", "this is no SQL"),
-    ("", "SQL: the text ends where a name is expected"),
 ]
 
 
@@ -259,3 +262,41 @@ def test_what_expressions_name() -> None:
 )
 def test_a_table_is_named_by_its_last_part(text: str, short: str) -> None:
     assert sql.shorten_qualifiers(text, ("main", "ml", "docs")) == short
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "sql needs a statement, and this text has none"),
+        ("-- DROP TABLE t", "sql needs a statement, and this text has none"),
+        (" ; /* ; */ ;", "sql needs a statement, and this text has none"),
+        ("DELETE FROM t WHERE id = 9; DROP TABLE t", "sql takes one statement at a time"),
+        ("DELETE FROM t WHERE id = 9;;x", "sql takes one statement at a time"),
+        ("DELETE FROM t WHERE 1 = 0) OR (1 = 1", "'\\)' stands where the end of the statement is expected"),
+        ("UPDATE t SET a = 1) WHERE (true", "'\\)' stands where the end of the statement is expected"),
+        ("DROP TABLE ``", "'``' stands where a name is expected"),
+        ("DROP TABLE a.``.b", "'``' stands where a name is expected"),
+        ("DROP TABLE t'", "this is no SQL"),
+        (f"{'x' * 10**6} TABLE t", "^X+ … X+: X+ … X+ is not supported"),
+        (f"DROP TABLE t {'x' * 10**6}", "^DROP: 'x+ … x+' stands where the end"),
+        (f"UPDATE t SET a = {'(' * 10**5}1", "where \\) is expected"),
+    ],
+)
+def test_hostile_texts_are_refused_in_a_few_words(text: str, says: str) -> None:
+    with pytest.raises((InvalidInputError, UnsupportedOperationError), match=says) as refused:
+        parse_statement(text)
+    assert len(str(refused.value)) < 10_000
+
+
+@pytest.mark.parametrize(
+    "args", [{1: 2}, {"a": object()}, {"a": 2**63}, [-(2**70)], [object()], {"a": [{"b": {1, 2}}]}, "text", 5]
+)
+def test_values_that_sql_has_not(args: Any) -> None:
+    with pytest.raises(InvalidInputError, match="args"):
+        check_arguments(args)
+
+
+def test_values_that_sql_has() -> None:
+    values = [None, True, 1.5, "a", b"b", Decimal(1), date(2026, 1, 1), timedelta(1), np.float32(1), [1, [2]], {"a": 1}]
+    assert check_arguments(values) == values
+    assert check_arguments({"a": (1, 2)}) == {"a": (1, 2)}

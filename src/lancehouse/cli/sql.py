@@ -95,6 +95,9 @@ def _read_statements(text: str | None, file: TextIO | None) -> list[str] | None:
     statements = [*complete, *([rest.strip()] if rest else [])]
     if not statements:
         raise click.UsageError("there is no statement")
+    with requires_extra("spark"):
+        from lancehouse.spark.query_text import tokenize
+    tokenize(rest)  # a text or comment that does not end is told before Spark starts
     return statements
 
 

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
 from lance_namespace import DeclareTableRequest, DeregisterTableRequest, DescribeTableRequest
 from lance_namespace.errors import (
     InternalError,
+    InvalidInputError,
     LanceNamespaceError,
     TableAlreadyExistsError,
     TableNotFoundError,
@@ -39,6 +41,7 @@ from lancehouse.lake.commits import (
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.job_records import FOLDER as FOLDER
 from lancehouse.lake.job_records import JobProgress as JobProgress
+from lancehouse.lake.object_stores import unwrap_namespace
 from lancehouse.lake.removal import is_empty_location, remove_dataset
 
 logger = logging.getLogger(__name__)
@@ -187,6 +190,7 @@ def declare_table(table: TableRef, properties: Mapping[str, str] | None = None) 
     """Declare a table in the catalog if it is missing, with some properties; return whether this call declared it."""
     if table.namespace is None:
         return False
+    _require_folder_name(table)
     try:
         table.namespace.describe_table(DescribeTableRequest(id=list(table.id)))
     except TableNotFoundError:
@@ -196,6 +200,20 @@ def declare_table(table: TableRef, properties: Mapping[str, str] | None = None) 
             )
             return True
     return False
+
+
+def _require_folder_name(table: TableRef) -> None:
+    """Check that a table of Lance's `dir` has the name of a folder: `dir` would write `../t` beside its root.
+
+    Raises:
+        InvalidInputError: it has not.
+    """
+    if table.namespace is None or type(unwrap_namespace(table.namespace)).__name__ != "DirectoryNamespace":
+        return
+    for level in table.id:
+        decoded = unquote(unquote(level))  # `dir` makes an URL of it
+        if decoded in ("", ".", "..") or any(each in decoded for each in "/\\\0"):
+            raise InvalidInputError(f"{level!r} cannot be a name in a catalog of folders: it is no name of one")
 
 
 def undo_declaration(table: TableRef) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from numbers import Number
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
@@ -998,11 +1000,33 @@ def check_levels(name: str, value: Any) -> tuple[str, ...]:
 
 def check_arguments(value: Any) -> dict[str, Any] | list[Any] | None:
     """Return the values of the parameters of a statement: by name, in order, or none."""
-    if value is None or isinstance(value, Mapping):
-        return None if value is None else dict(value)
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if value is None:
+        return None
+    is_named = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    if not is_named and (isinstance(value, str | Mapping) or not isinstance(value, Sequence)):
         raise _wrong_type("args", "values by name, such as {'id': 5}, or a list of them", value)
-    return list(value)
+    arguments = dict(value) if is_named else list(value)
+    for name, each in arguments.items() if isinstance(arguments, dict) else enumerate(arguments):
+        if not _is_argument(each):
+            raise InvalidInputError(
+                f"args: {name} is {type(each).__name__}, or has such a value, for which SQL has none; integers have 64 "
+                "bits there: give a Decimal for larger ones"
+            )
+    return arguments
+
+
+_ARGUMENTS = (str, bytes, bytearray, Number, date, time, timedelta, np.generic, np.ndarray)
+"""Types of values of parameters, beside lists and maps of them; `Number` has booleans and decimals too."""
+
+
+def _is_argument(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_argument, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_argument, (*value, *value.values())))
+    if isinstance(value, int):
+        return -LARGEST - 1 <= value <= LARGEST
+    return value is None or isinstance(value, _ARGUMENTS) or type(value).__module__.startswith("pyspark.")
 
 
 def check_table(name: str, value: Any) -> TableName:

@@ -255,7 +255,7 @@ class VersionSelector:
                 dataset = replace(table, version=self.version).open()
             except TableVersionNotFoundError:
                 latest = table.open().version
-                gone = "; older ones were cleaned up" if (self.version or 0) < latest else ""
+                gone = "; older ones were cleaned up" if 0 < (self.version or 0) < latest else ""
                 raise TableVersionNotFoundError(
                     f"{table} has no version {self.version}; the latest is {latest}{gone}"
                 ) from None

@@ -22,7 +22,7 @@ from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
 from lancehouse.spark.catalog import LanceCatalog
 from lancehouse.spark.engine import Batches, run_in_tasks
 from lancehouse.spark.queries import run_query
-from lancehouse.spark.query_text import is_query
+from lancehouse.spark.query_text import is_query, limit_nesting
 from lancehouse.spark.session import to_struct
 
 
@@ -116,9 +116,10 @@ def run_sql(catalog: LanceCatalog, query: str, frame: DataFrame) -> DataFrame:
         TableNotFoundError: it names a table that nobody knows.
     """
     try:
-        if not is_query(query):
-            raise InvalidInputError("a step sql is a query, such as SELECT … FROM input: statements write nothing here")
-        return run_query(catalog, query, frames={INPUT: frame})
+        with limit_nesting():
+            if not is_query(query):
+                raise InvalidInputError("a step sql is a query, such as SELECT … FROM input; it writes nothing itself")
+            return run_query(catalog, query, frames={INPUT: frame})
     except InvalidInputError as error:
         raise InvalidInputError(_clean_message(error)) from error
 

@@ -57,7 +57,7 @@ from lancehouse.spark import (
 )
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.engine import SparkEngine
-from lancehouse.spark.query_text import is_query
+from lancehouse.spark.query_text import is_query, limit_nesting
 
 Time = datetime | date | str
 """A time, or ISO 8601 text; without a time zone it is in the local time of this machine."""
@@ -139,9 +139,10 @@ class LanceCatalog(TableJobs):
             TableNotFoundError: nobody knows a table of that name.
         """
         statement, values, form = check_text("text", text), check_arguments(args), check_blobs(blobs)
-        if not is_query(statement):
-            return statements.run_statement(self, statement, values, form)
-        return queries.run_query(self, statement, values, form)
+        with limit_nesting():
+            if not is_query(statement):
+                return statements.run_statement(self, statement, values, form)
+            return queries.run_query(self, statement, values, form)
 
     def explain(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> str:
         """Return what a query reads of each table: version, columns, filter, indices; and what is left to Spark.
@@ -150,7 +151,8 @@ class LanceCatalog(TableJobs):
             text: see `sql`.
             args: see `sql`.
         """
-        return queries.PlannedQuery(self, check_text("text", text), check_arguments(args)).explain()
+        with limit_nesting():
+            return queries.PlannedQuery(self, check_text("text", text), check_arguments(args)).explain()
 
     def use(self, namespace: TableName) -> None:
         """Choose the namespace in which SQL looks for names of one part; "" for none."""

@@ -28,7 +28,7 @@ from lancehouse.spark.query_scans import (
     qualifier_replacements,
     replacements,
 )
-from lancehouse.spark.query_text import QueryText, TimeTravel, name_positional, search_name
+from lancehouse.spark.query_text import QueryText, TimeTravel, name_positional, search_name, shorten
 from lancehouse.spark.search_calls import prepare_search
 from lancehouse.spark.table_names import find_table
 from lancehouse.spark.table_reader import read_version
@@ -366,4 +366,4 @@ def spark_message(error: PySparkException) -> str:
         "\n\nJVM stacktrace",
     ):  # plans, and the text with names that the user did not write
         text = text.partition(end)[0]
-    return _PLACE.sub("", _OWN_NAMES.sub("", text)).replace("[, ", "[").strip()
+    return shorten(_PLACE.sub("", _OWN_NAMES.sub("", text)).replace("[, ", "[").strip())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,9 @@ from lancehouse.identifiers import quote_name
 
 QUERY_STARTS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?:(?:EXTENDED|CODEGEN|COST|FORMATTED|LOGICAL)\s+)?", re.IGNORECASE)
+TOO_DEEP = "the statement is nested too deeply"
+_LONG = 2000
+"""Number of characters of a user's text that a message repeats."""
 SEARCHES = frozenset({"vector_search", "text_search", "hybrid_search"})
 """Table functions that search a table."""
 _NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
@@ -82,13 +86,7 @@ class QueryText:
     def __init__(self, text: str) -> None:
         self._prefix = (_EXPLAIN.match(text) or [""])[0]
         text = text[len(self._prefix) :]
-        tokens = tokenize(text)
-        while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
-            tokens.pop()
-        if any(token.token_type is TokenType.SEMICOLON for token in tokens):
-            raise InvalidInputError("sql takes one statement at a time")
-        if not tokens:
-            raise InvalidInputError("sql needs a statement, and this text has none")
+        tokens = strip_semicolons(tokenize(text))
         self.text = _rewrite_table_queries(text, tokens)
         self.tokens = tokens if self.text is text else tokenize(self.text)
         self.travels = list(_find_time_travel(self.text, self.tokens))
@@ -106,7 +104,7 @@ class QueryText:
         except SqlglotError as error:
             raise InvalidInputError(f"the query cannot be parsed: {_first_message(error)}") from error
         except RecursionError:
-            raise InvalidInputError("the query is nested too deeply") from None
+            raise InvalidInputError(TOO_DEEP) from None
         if tree is None:
             raise InvalidInputError("the query cannot be parsed")
         return tree
@@ -204,6 +202,39 @@ def tokenize(text: str) -> list[Token]:
         return list(Spark().tokenize(text))
     except SqlglotError as error:
         raise InvalidInputError(f"the statement cannot be read: {_first_message(error)}") from error
+
+
+@contextmanager
+def limit_nesting() -> Iterator[None]:
+    """Refuse a statement that is nested too deeply for the code inside.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    try:
+        yield
+    except RecursionError:
+        raise InvalidInputError(TOO_DEEP) from None
+
+
+def strip_semicolons(tokens: list[Token]) -> list[Token]:
+    """Return the tokens of a statement without semicolons after it.
+
+    Raises:
+        InvalidInputError: there is no statement, or another one follows.
+    """
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    if any(token.token_type is TokenType.SEMICOLON for token in tokens):
+        raise InvalidInputError("sql takes one statement at a time")
+    if not tokens:
+        raise InvalidInputError("sql needs a statement, and this text has none")
+    return tokens
+
+
+def shorten(text: str) -> str:
+    """Return a text for a message, without its middle if it is long."""
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]} … {text[-_LONG // 2 :]}"
 
 
 def is_query(text: str) -> bool:
@@ -363,6 +394,7 @@ def _find_searches(text: str, tokens: Sequence[Token]) -> Iterator[SearchCall]:
             and before in ("FROM", "JOIN", ",", "LATERAL")
         ):
             closing = _closing(tokens, index + 1)
-            if closing is not None:
-                inner = text[tokens[index + 1].end + 1 : tokens[closing].start]
-                yield SearchCall(name, token.start, tokens[closing].end + 1, inner)
+            if closing is None:
+                raise InvalidInputError(f"{name}: its closing parenthesis is missing")
+            inner = text[tokens[index + 1].end + 1 : tokens[closing].start]
+            yield SearchCall(name, token.start, tokens[closing].end + 1, inner)

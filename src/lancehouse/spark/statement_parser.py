@@ -18,6 +18,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from lancehouse.spark.query_text import shorten, strip_semicolons
+
 Name = tuple[str, ...]
 """The parts of a name."""
 
@@ -463,9 +465,7 @@ class _Parser:
 
     def __init__(self, text: str, args: Mapping[str, Any]) -> None:
         self._text, self._args, self._at = text, args, 0
-        self._tokens = _tokenize(text)
-        if self._tokens and self._tokens[-1].token_type is TokenType.SEMICOLON:
-            self._tokens.pop()
+        self._tokens = strip_semicolons(_tokenize(text))
         self._what = _first_word(self._tokens)
 
     def parse(self) -> Statement:
@@ -1161,7 +1161,7 @@ class _Parser:
 
     def _take_identifier(self) -> str:
         token = self._peek()
-        if token is None or token.token_type not in (TokenType.VAR, TokenType.IDENTIFIER):
+        if token is None or token.token_type not in (TokenType.VAR, TokenType.IDENTIFIER) or not token.text:
             raise self._error("a name")
         self._at += 1
         return str(token.text)
@@ -1298,11 +1298,12 @@ class _Parser:
 
     def _error(self, expected: str) -> InvalidInputError:
         token = self._peek()
-        found = "the text ends" if token is None else f"{self._text[token.start : token.end + 1]!r} stands"
-        return InvalidInputError(f"{self._what or 'SQL'}: {found} where {expected} is expected")
+        found = "the text ends" if token is None else f"{shorten(self._text[token.start : token.end + 1])!r} stands"
+        return InvalidInputError(f"{shorten(self._what) or 'SQL'}: {found} where {expected} is expected")
 
     def _unsupported(self, clause: str, hint: str) -> UnsupportedOperationError:
-        return UnsupportedOperationError(f"{self._what or 'SQL'}: {clause} is not supported; {hint}")
+        what = shorten(self._what) or "SQL"
+        return UnsupportedOperationError(f"{what}: {shorten(clause)} is not supported; {hint}")
 
 
 def _quote_if_dotted(name: str) -> str:

@@ -42,6 +42,7 @@ from lancehouse.spark.query_text import QueryText, name_positional
 from lancehouse.spark.row_statements import RunQuery, assign, resolve_column
 from lancehouse.spark.session import to_struct
 from lancehouse.spark.table_names import new_table_levels, resolve_table
+from lancehouse.spark.table_reader import MOST_ROWS
 
 if TYPE_CHECKING:
     from lancehouse.spark.catalog import LanceCatalog
@@ -616,7 +617,7 @@ class _Runner:
     def _describe_history(self, statement: sql.DescribeHistory) -> DataFrame:
         owner, levels = self._find(statement.table)
         history = owner.history(levels)
-        return history if statement.limit is None else history.limit(statement.limit)
+        return history if statement.limit is None else history.limit(min(statement.limit, MOST_ROWS))
 
     # Maintenance
 
