@@ -23,6 +23,7 @@ BASE = {
     "locations",
     "log_lines",
     "measures",
+    "maintenance_policy",
     "modes",
     "named_catalogs",
     "paging",
@@ -49,6 +50,7 @@ MAY_IMPORT = {
     "server/console": BASE | SHAPES | {"catalog", "gateway", "lake", "server"},
     "spark": BASE | SHAPES | {"lake", "jobs"},
     "pipelines": BASE | SHAPES | {"lake", "jobs", "spark"},
+    "maintenance": BASE | SHAPES | {"lake", "store", "catalog", "clients", "jobs", "gateway", "server", "spark"},
     "conformance": BASE,
 }
 """What each package may import besides itself; `cli` may import all."""

@@ -278,3 +278,19 @@ def test_the_docs_name_what_can_be_changed() -> None:
     section = page.split("## Changing settings")[1].split("\n## ")[0]
     named = set(re.findall(r"`--([a-z-]+)`", section.split("\n- ")[1]))
     assert named == {each.option.removeprefix("--") for each in SERVER_SETTINGS if each.changeable}
+
+
+def test_maintenance_of_a_warehouse_and_a_backend(tmp_path: Path) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text(
+        "warehouses: {main: {location: /data, maintenance: {enabled: true, window: '01:00-05:00'}}}\n"
+        "backends: {other: {impl: dir, maintenance: {maintenance.compact.min-fragments: 4}}}\n"
+    )
+    settings = ServerSettings.parse({}, file=str(file))
+    expected = {"maintenance.enabled": "true", "maintenance.window": "01:00-05:00"}
+    assert settings.warehouses[0].maintenance == expected
+    assert settings.backends[0].maintenance == {"maintenance.compact.min-fragments": "4"}
+    assert ServerSettings.from_json(json.loads(json.dumps(settings.to_json()))).backends[0] == settings.backends[0]
+    file.write_text("warehouses:\n  main:\n    location: /data\n    maintenance:\n      enabled: maybe\n")
+    with pytest.raises(InvalidInputError, match=r"server.yaml:5: maintenance.enabled must be true or false"):
+        ServerSettings.parse({}, file=str(file))

@@ -15,6 +15,7 @@ from lancehouse import locations as places
 from lancehouse.catalog.iceberg import schemas
 from lancehouse.catalog.lance_metadata import is_on_branch
 from lancehouse.lake.dataset import VERSION_BITS, snapshot_id, version_of_snapshot
+from lancehouse.maintenance_policy import check_properties
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 
@@ -364,6 +365,7 @@ class _ChangeBuilder:
 
     def set_properties(self, update: Json) -> None:
         new = _parse_strings(update, "updates")
+        check_properties(new)
         if not is_lance({**self.properties, **new}):
             raise InvalidInputError(f"{TABLE_TYPE} of a Lance table stays {LANCE!r}, not {new[TABLE_TYPE]!r}")
         self.properties |= {**new, TABLE_TYPE: LANCE}

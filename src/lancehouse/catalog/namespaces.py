@@ -11,6 +11,7 @@ from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import diff_properties, record_change, require_unprotected, write_once
 from lancehouse.catalog.errors import Levels, UnprocessableError, check_levels, format_name, namespace_not_found
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.maintenance_policy import check_properties
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.secrets import redact_properties
 from lancehouse.store import repository
@@ -70,6 +71,7 @@ class Namespaces:
             NamespaceAlreadyExistsError: it exists already.
         """
         new_levels = check_levels(levels)
+        check_properties(properties)
         caller.identity.require_alter_namespace(warehouse.name, new_levels)
 
         def work(tx: Tx) -> NamespaceRow:
@@ -113,6 +115,7 @@ class Namespaces:
             UnprocessableError: the same key is to be both set and removed.
         """
         caller.identity.require_alter_namespace(warehouse.name, levels)
+        check_properties(updates)
         if conflicts := sorted(set(updates) & set(removals)):
             raise UnprocessableError(
                 f"Invalid namespace update: cannot simultaneously set and remove keys: {conflicts}"

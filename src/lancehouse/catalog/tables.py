@@ -34,6 +34,7 @@ from lancehouse.catalog.metadata_loader import (
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
+from lancehouse.maintenance_policy import check_properties
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STAGED, TABLE_TYPE, is_lance, managed_by
 from lancehouse.secrets import redact_properties
 from lancehouse.store import repository
@@ -395,6 +396,7 @@ def lance_properties(properties: Mapping[str, str]) -> dict[str, str]:
     Raises:
         InvalidInputError: `managed_by` is neither storage nor impl.
     """
+    check_properties(properties)
     return {**properties, TABLE_TYPE: LANCE, MANAGED_BY: managed_by(properties)}
 
 

@@ -39,6 +39,8 @@ class Warehouse:
     """With `sas`: what a token opens. `container` is for accounts without a hierarchical namespace."""
     retention_s: int = RETENTION_S
     """For how long a dropped table can be restored, in seconds; 0: not at all."""
+    maintenance: Mapping[str, str] = field(default_factory=dict)
+    """Properties `maintenance.*` of all its tables, unless a namespace or a table sets them."""
 
 
 class Warehouses(dict[str | None, Warehouse]):

@@ -41,6 +41,12 @@ COMMANDS = (
     LazyCommand("diff", "lancehouse.cli.copy", "Compare the tables of two catalogs."),
     LazyCommand("doctor", "lancehouse.cli.doctor", "Check a catalog against storage, or one table of it."),
     LazyCommand("ingest", "lancehouse.cli.ingest", "Load files or an Iceberg table into a Lance table."),
+    LazyCommand(
+        "maintenance",
+        "lancehouse.cli.maintenance",
+        "Set how tables are maintained; see what is done.",
+        is_group=True,
+    ),
     LazyCommand("namespace", "lancehouse.cli.namespace", "List, create and drop namespaces.", is_group=True),
     LazyCommand(
         "principal", "lancehouse.cli.principal", "Manage who may use the server, and their roles.", is_group=True

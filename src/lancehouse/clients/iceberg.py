@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -100,6 +101,7 @@ from lancehouse.wire.iceberg import (
     LatestTable,
     LoadedTable,
     Namespace,
+    NamespaceChange,
     NamespacePage,
     RenameTable,
     RestoreTable,
@@ -614,6 +616,30 @@ class RestWarehouses:
         )
         self._existing_namespaces.add(namespace)
         return loaded.properties or {}
+
+    def update_properties(
+        self, namespace: NamespaceId, updates: Mapping[str, str], removals: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Set and remove properties of a namespace, and return all that it has then."""
+        # One after the other: Polaris refuses both in one request.
+        bodies = [NamespaceChange(updates=dict(updates))] if updates else []
+        bodies += [NamespaceChange(removals=list(removals))] if removals else []
+        for body in bodies:
+            self.call(namespace.catalog, partial(self._send_change, namespace, body))
+        return self.load(namespace)
+
+    def _send_change(self, namespace: NamespaceId, body: NamespaceChange, at: WarehousePaths) -> None:
+        def is_done() -> bool:
+            now = self.load(namespace)
+            return body.updates.items() <= now.items() and not set(body.removals) & now.keys()
+
+        self._rest.post(
+            f"{at.namespace_path(namespace)}/properties",
+            body,
+            about=namespace,
+            is_done=is_done,
+            on={404: NamespaceNotFoundError},
+        )
 
     def delete(self, namespace: NamespaceId, *, cascade: bool) -> None:
         """Drop a namespace, which must be empty."""

@@ -151,6 +151,22 @@ class Inspector:
         """
         raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog has nothing that could be set")
 
+    def update_table_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:  # noqa: ARG002
+        """Set and remove properties of a table's entry.
+
+        Raises:
+            UnsupportedOperationError: the catalog cannot change them.
+        """
+        raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog cannot change the properties of an entry")
+
+    def update_namespace_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:  # noqa: ARG002
+        """Set and remove properties of a namespace.
+
+        Raises:
+            UnsupportedOperationError: the catalog cannot change them.
+        """
+        raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog cannot change the properties of a namespace")
+
 
 class IcebergInspector(Inspector):
     """Inspects an Iceberg REST server."""
@@ -242,6 +258,20 @@ class IcebergInspector(Inspector):
             table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}]
         )
 
+    def update_table_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
+        """Set and remove properties of a table's entry, in one commit."""
+        table = TableId.parse(id)
+        head = self._client._versions.load_head(table, all_snapshots=False)
+        changes: list[Any] = [{"action": "set-properties", "updates": dict(updates)}] if updates else []
+        if known := [key for key in removals if key in head.entry.properties]:
+            changes.append({"action": "remove-properties", "removals": known})
+        if changes:
+            self._client._versions.commit_updates(table, head, changes)
+
+    def update_namespace_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
+        """Set and remove properties of a namespace."""
+        self._client._warehouses.update_properties(NamespaceId.parse(id), updates, removals)
+
 
 class GenericTableInspector(Inspector):
     """Inspects Polaris and Lakekeeper: generic tables, and Iceberg tables beside them."""
@@ -278,6 +308,10 @@ class GenericTableInspector(Inspector):
             return ForeignTable(tuple(id), kind, loaded.table.base_location or "", is_gc_protected=True)
         entry = self._tables.load(table, vend=True)
         return InspectedTable(entry.location, entry.properties, self._client._access.options(entry))
+
+    def update_namespace_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
+        """Set and remove properties of a namespace."""
+        self._tables._warehouses.update_properties(NamespaceId.parse(id), updates, removals)
 
     def roots(self, catalog: str) -> list[str]:
         """Return the client's root and the catalog's default location."""

@@ -187,6 +187,8 @@ class TableHead:
         match update:
             case {"action": "set-properties", "updates": new}:
                 return bool(new.items() <= self.entry.properties.items())
+            case {"action": "remove-properties", "removals": keys}:
+                return not self.entry.properties.keys() & set(keys)
             case {"action": "set-snapshot-ref", "ref-name": name, "snapshot-id": target}:
                 return bool(self.find_ref(name) == target)
             case {"action": "remove-snapshot-ref", "ref-name": name}:

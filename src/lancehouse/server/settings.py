@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse import locations
+from lancehouse import locations, maintenance_policy
 from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
 from lancehouse.catalog.webhooks import Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
@@ -36,7 +36,7 @@ SHORTEST_SECRET = 16
 UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "groups_claim")
-BACKEND_KEYS = ("impl", "properties", "roots", "identity")
+BACKEND_KEYS = ("impl", "properties", "roots", "identity", "maintenance")
 IDENTITIES = ("own", "forward", "exchange")
 """In whose name a backend is asked: the server's own, or the caller's, whose token is passed on or exchanged."""
 BEARERS = ("iceberg", "polaris", "unity", "lakekeeper")
@@ -53,6 +53,7 @@ WAREHOUSE_KEYS = (
     "blob_roots",
     "managed_by",
     "retention",
+    "maintenance",
 )
 WEBHOOK_KEYS = ("url", "secret", "warehouse", "types")
 
@@ -68,6 +69,8 @@ class BackendSettings:
     """Locations below which its tables may lie."""
     identity: str = "own"
     """In whose name it is asked."""
+    maintenance: Mapping[str, str] = field(default_factory=dict)
+    """Properties `maintenance.*` of all its tables, unless a namespace or a table sets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,24 @@ def configured_names(file: str) -> frozenset[str]:
     return frozenset(name for key in ("warehouses", "backends") for name in _parse_section(document, key))
 
 
+def configured_maintenance(file: str) -> dict[str, dict[str, str]]:
+    """Return the maintenance properties of the warehouses and backends in a server's YAML file, by name.
+
+    Environment variables that the file refers to need not be set.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or does not have the expected form.
+    """
+    document = _read_document(file)
+    sections = {key: _parse_section(document, key) for key in ("warehouses", "backends")}
+    return {
+        name: _parse_maintenance(document, fields.get("maintenance"), key, name, "maintenance")
+        for key, section in sections.items()
+        for name, fields in section.items()
+        if isinstance(fields, dict)
+    }
+
+
 def _read_file(file: str) -> Document:
     document = _read_document(file)
     values = substitute_variables(
@@ -336,6 +357,7 @@ def _parse_warehouse(document: Document, name: str, value: Any, location: str | 
         static_read,
         sas_scope,
         _parse_retention(document, fields.get("retention"), *loc, "retention"),
+        _parse_maintenance(document, fields.get("maintenance"), *loc, "maintenance"),
     )
 
 
@@ -424,7 +446,8 @@ def _parse_backends(document: Document) -> tuple[BackendSettings, ...]:
         absolute_roots = tuple(_normalize_root(document, root, *loc, "roots") for root in roots)
         identity = fields.get("identity", "own")
         _check_identity(document, identity, impl, properties, *loc)
-        backends.append(BackendSettings(name, impl, properties, absolute_roots, identity))
+        maintenance = _parse_maintenance(document, fields.get("maintenance"), *loc, "maintenance")
+        backends.append(BackendSettings(name, impl, properties, absolute_roots, identity, maintenance))
     return tuple(backends)
 
 
@@ -448,6 +471,19 @@ def _check_identity(document: Document, identity: Any, impl: str, properties: Ma
             *loc,
             "identity",
         )
+
+
+def _parse_maintenance(document: Document, value: Any, *loc: Any) -> dict[str, str]:
+    """Return the maintenance properties of a warehouse or backend; their keys may stand without the prefix."""
+    properties: dict[str, str] = {}
+    for key, text in _parse_mapping(document, value, *loc).items():
+        name = key if key.startswith(maintenance_policy.PREFIX) else maintenance_policy.PREFIX + key
+        properties[name] = _format_property(text)
+        try:
+            maintenance_policy.check_properties({name: properties[name]})
+        except InvalidInputError as error:
+            raise document.error(str(error), *loc, key) from None
+    return properties
 
 
 def _default_roots(properties: Mapping[str, str]) -> tuple[str, ...]:

@@ -24,6 +24,13 @@ class Namespace(KebabModel):
     properties: dict[str, str] | None = None
 
 
+class NamespaceChange(KebabModel):
+    """Request that sets and removes properties of a namespace."""
+
+    updates: dict[str, str] = Field(default_factory=dict)
+    removals: list[str] = Field(default_factory=list)
+
+
 class NamespacePage(Paged, KebabModel):
     """One page of namespaces."""
 
