@@ -22,6 +22,7 @@ OPERATIONS = ("fill", "refresh", "compact", "index", "cleanup", "orphans")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _SPAN = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
+_LEAST_INTERVAL = timedelta(minutes=1)
 _LEAST_ORPHAN_AGE = timedelta(hours=1)
 
 
@@ -69,6 +70,12 @@ def _parse_duration(text: str) -> timedelta:
     if match is None or int(match[1]) * _UNITS[match[2]] > 36500 * _UNITS["d"]:
         raise ValueError("must be a duration such as 90s, 30m, 12h, 7d or 2w")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+def _parse_interval(text: str) -> timedelta:
+    if (interval := _parse_duration(text)) < _LEAST_INTERVAL:
+        raise ValueError("must be 1m or more")
+    return interval
 
 
 def _parse_orphan_age(text: str) -> timedelta:
@@ -126,13 +133,13 @@ SETTINGS = (
     PolicySetting("cleanup.older-than", _parse_duration, "7d", "age from which a version is old"),
     PolicySetting("cleanup.keep-versions", _number_parser(1, 10**6), "1", "newest versions that stay at any age"),
     PolicySetting("cleanup.max-versions", _number_parser(0, 10**9), "0", "number beyond which younger ones go; 0: any"),
-    PolicySetting("cleanup.every", _parse_duration, "1d", "time between two clean-ups"),
+    PolicySetting("cleanup.every", _parse_interval, "1d", "time between two clean-ups"),
     PolicySetting("orphans", _parse_flag, "true", "remove files that no version references"),
     PolicySetting("orphans.older-than", _parse_orphan_age, "7d", "age from which such a file is removed"),
-    PolicySetting("orphans.every", _parse_duration, "7d", "time between two searches for such files"),
+    PolicySetting("orphans.every", _parse_interval, "7d", "time between two searches for such files"),
     PolicySetting("fill", _parse_flag, "false", "fill computed columns, by functions that the server allows"),
     PolicySetting("refresh", _parse_flag, "false", "refresh materialized views, by functions that the server allows"),
-    PolicySetting("refresh.every", _parse_duration, "1h", "time between two looks at the source of a view"),
+    PolicySetting("refresh.every", _parse_interval, "1h", "time between two looks at the source of a view"),
 )
 _DEFAULTS: Mapping[str, Any] = {setting.field: setting.parse(setting.default) for setting in SETTINGS}
 _BY_KEY: Mapping[str, PolicySetting] = {setting.key: setting for setting in SETTINGS}

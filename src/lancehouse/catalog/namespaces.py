@@ -10,8 +10,9 @@ from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmpt
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import diff_properties, record_change, require_unprotected, write_once
 from lancehouse.catalog.errors import Levels, UnprocessableError, check_levels, format_name, namespace_not_found
+from lancehouse.catalog.maintenance import request_sweep
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.maintenance_policy import check_properties
+from lancehouse.maintenance_policy import check_properties, policy_properties
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.secrets import redact_properties
 from lancehouse.store import repository
@@ -127,6 +128,8 @@ class Namespaces:
             repository.update_namespace(tx, row.id, {**remaining, **updates})
             before, after = diff_properties(row.properties, {**remaining, **updates})
             record_change(tx, caller, "namespace.properties", warehouse.name, levels, "", before, after)
+            if policy_properties(row.properties) != policy_properties({**remaining, **updates}):
+                request_sweep(tx)
             removed = [key for key in dict.fromkeys(removals) if key in row.properties]
             missing = [key for key in dict.fromkeys(removals) if key not in row.properties]
             return {"updated": list(updates), "removed": removed, "missing": missing}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import parse_properties, parse_required_id, requires_extra, with_client
+from lancehouse.cli.options import parse_properties, parse_required_id, parse_required_name, requires_extra, with_client
 from lancehouse.cli.output import OutputColumn
 
 if TYPE_CHECKING:
+    from lancehouse.catalog.maintenance import Maintenance
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
     from lancehouse.maintenance_policy import Level
@@ -113,3 +116,140 @@ def _configured_levels(config: str | None, name: Sequence[str]) -> list[Level]:
         from lancehouse.server.settings import configured_maintenance
     properties = configured_maintenance(config).get(name[0], {})
     return [(f"{name[0]} in {config}", properties)]
+
+
+with_db = click.option(
+    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
+)
+with_warehouses = click.option(
+    "--warehouse",
+    "warehouses",
+    multiple=True,
+    metavar="NAME=LOCATION",
+    envvar="LANCEHOUSE_WAREHOUSE",
+    help="A warehouse; by default those that the file or the database names.",
+)
+
+
+@maintenance.command()
+@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="Tables at once here.")
+@click.option("--spark-master", metavar="URL", help="Spark for tables over 10 GiB: spark://…, yarn, local[4].")
+@click.option("--endpoint", metavar="URL", help="The server as Spark's tasks reach it: https://…/iceberg.")
+@click.option("--token", metavar="TOKEN", envvar="LANCEHOUSE_TOKEN", help="Token of a writer, for Spark's tasks.")
+@with_warehouses
+@with_config
+@with_db
+def worker(
+    threads: int,
+    spark_master: str | None,
+    endpoint: str | None,
+    token: str | None,
+    warehouses: tuple[str, ...],
+    config: str | None,
+    db: str | None,
+) -> None:
+    """Maintain tables until a signal comes.
+
+    Any number of workers and servers share the work, on one database. The file and the warehouses are those of the
+    server.
+    """
+    with requires_extra("server"):
+        from lancehouse.maintenance.process import find_warehouses, run_worker, spark_chooser, stop_on_signal
+        from lancehouse.server.settings import ServerSettings
+    settings = ServerSettings.parse({"db": db}, warehouses, (), config)
+    chooser = spark_chooser(spark_master, endpoint, token, settings) if spark_master else None
+    with stop_on_signal() as stop:
+        run_worker(settings, find_warehouses(settings), threads, stop, chooser)
+
+
+TABLES = (
+    OutputColumn("table", "Table"),
+    OutputColumn("state", "State"),
+    OutputColumn("due", "Due"),
+    OutputColumn("why", "Why"),
+    OutputColumn("error", "Last failure"),
+)
+RUNS = (
+    OutputColumn("ended", "When"),
+    OutputColumn("table", "Table"),
+    OutputColumn("operation", "What"),
+    OutputColumn("outcome", "Result"),
+    OutputColumn("message", "Done"),
+    OutputColumn("why", "Why"),
+    OutputColumn("bytes_before", "Bytes before"),
+    OutputColumn("bytes_after", "Bytes after"),
+    OutputColumn("bytes_removed", "Bytes deleted"),
+)
+
+
+@contextmanager
+def open_maintenance(db: str | None) -> Iterator[Maintenance]:
+    """Open the maintenance of a catalog by its database."""
+    with requires_extra("server"):
+        from lancehouse.catalog.bootstrap import open_database
+        from lancehouse.catalog.maintenance import Maintenance
+        from lancehouse.catalog.warehouses import Warehouse
+        from lancehouse.store.repository import list_warehouses
+    from lancehouse.settings import default_db
+
+    database = open_database(db or default_db())
+    try:
+        known = database.read(list_warehouses)
+        yield Maintenance(database, [Warehouse(row.id, row.name, row.location) for row in known])
+    finally:
+        database.close()
+
+
+@maintenance.command()
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most tables and runs.")
+@with_db
+@click.pass_obj
+def status(app: CliContext, limit: int, db: str | None) -> None:
+    """Show what is due, running, failing and done."""
+    from lancehouse.cli.output import format_time
+    from lancehouse.identifiers import format_levels
+
+    with open_maintenance(db) as service:
+        now = service.status(limit)
+    rows = [
+        {
+            "table": format_levels((table.backend, *table.levels)),
+            "state": table.state(now.now_ms),
+            "due": "" if table.due_ms is None else format_time(table.due_ms or now.now_ms),
+            "why": table.why,
+            "worker": table.worker,
+            "failures": table.failures,
+            "error": table.error,
+        }
+        for table in now.tables
+    ]
+    runs = [
+        {**asdict(run), "table": format_levels((backend, *levels)), "ended": format_time(run.ended_ms)}
+        for backend, levels, run in now.runs
+    ]
+    counts = dict(now.counts)
+    words = ", ".join(f"{counts[state]} {state}" for state in ("known", "due", "running", "failing"))
+    app.output.table(TABLES, rows, {"counts": counts, "runs": runs}, f"Tables: {words}", name="tables")
+    if app.kind != "json":
+        app.output.table(RUNS, runs, {}, f"{len(runs)} runs, the newest first", name="runs")
+
+
+@maintenance.command()
+@click.argument("name", metavar="ID", callback=parse_required_name)
+@click.argument("operations", metavar="[OPERATION]...", nargs=-1)
+@with_db
+@click.pass_obj
+def run(app: CliContext, name: tuple[str, ...], operations: tuple[str, ...], db: str | None) -> None:
+    """Ask for maintenance of a table now, whatever its policy says.
+
+    ID begins with the warehouse or backend. Operations are compact, index, cleanup, orphans, which are the default,
+    fill and refresh. A worker does them before all that is due.
+    """
+    if len(name) < 3:
+        raise click.UsageError("ID is a warehouse or backend, the namespace, and the table: main.db.docs")
+    with open_maintenance(db) as service:
+        from lancehouse.catalog.callers import ANYBODY, Caller
+        from lancehouse.identifiers import format_levels
+
+        chosen = service.request(Caller(ANYBODY), name[0], name[1:], operations)
+    app.output.record("", {"table": format_levels(name), "operations": list(chosen)})

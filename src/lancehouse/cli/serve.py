@@ -66,6 +66,7 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
 
     if missing := [name for name in ("uvicorn", "orjson", "pyiceberg", "sqlalchemy") if find_spec(name) is None]:
         raise InvalidInputError(f"the server needs {', '.join(missing)}: pip install 'lancehouse[server]'")
+    from lancehouse.maintenance.process import maintenance_process
     from lancehouse.server import process_memory, run
     from lancehouse.server.settings import ServerSettings
     from lancehouse.server.workers import WorkerSupervisor
@@ -82,10 +83,11 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
         def ready() -> None:
             click.echo(run.ready_line(settings, listener, served))
 
-        if settings.workers == 1 and settings.max_memory is None:
-            run.run(settings, listener, served, ready, read_again=read_settings)
-        else:
-            WorkerSupervisor(settings, listener, served, read_settings).run(ready)
+        with maintenance_process(settings, served):
+            if settings.workers == 1 and settings.max_memory is None:
+                run.run(settings, listener, served, ready, read_again=read_settings)
+            else:
+                WorkerSupervisor(settings, listener, served, read_settings).run(ready)
 
 
 with_db = click.option(

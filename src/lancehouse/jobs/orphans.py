@@ -99,10 +99,16 @@ class Orphans:
         return Orphans(self.files + more.files, self.bytes + more.bytes, names)
 
 
-def run_cleanup(engine: Engine, address: TableAddress, older_than: timedelta, *, dry_run: bool) -> CleanupResult:
+def run_cleanup(
+    engine: Engine, address: TableAddress, older_than: timedelta, *, dry_run: bool, keep: int = 1
+) -> CleanupResult:
     """Remove old versions, as one piece. See `cleanup`."""
     require_age(older_than)
-    [text] = engine.run([0], lambda _: [json.dumps(asdict(cleanup(address.to_ref(), older_than, dry_run=dry_run)))])
+
+    def work(_: int) -> list[str]:
+        return [json.dumps(asdict(cleanup(address.to_ref(), older_than, dry_run=dry_run, keep=keep)))]
+
+    [text] = engine.run([0], work)
     result = json.loads(text)
     return CleanupResult(**{**result, "tagged": tuple(result["tagged"])})
 
@@ -123,7 +129,9 @@ def run_removal(
     return removed
 
 
-def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False) -> CleanupResult:
+def cleanup(
+    table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool = False, keep: int = 1
+) -> CleanupResult:
     """Remove old versions and the data that no other version needs. The current version and tagged ones stay.
 
     Where the catalog manages versions, it removes its record of them too.
@@ -132,6 +140,7 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
         table: the table; its branch says whose versions are cleaned up.
         older_than: minimum age of the versions to remove.
         dry_run: remove nothing, and return what would be removed.
+        keep: how many of the newest versions stay, whatever their age.
 
     Raises:
         InvalidTableStateError: storage has versions that the catalog which manages them never accepted, or another
@@ -154,7 +163,7 @@ def cleanup(table: TableRef, older_than: timedelta = 14 * DAY, *, dry_run: bool 
             )
         tagged = _old_tags(table, dataset, older_than)
         act = dataset.explain_cleanup_old_versions if dry_run else dataset.cleanup_old_versions
-        result = act(older_than=older_than, error_if_tagged_old_versions=False)
+        result = act(older_than=older_than, retain_versions=keep, error_if_tagged_old_versions=False)
     stats = result.stats if dry_run else result
     if at.is_managed and not dry_run:
         # Not only those that were removed now: an earlier call may have failed after it had removed some.

@@ -38,9 +38,8 @@ from lancehouse.server.settings import BackendSettings, ServerSettings, SettingC
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
-    from lancehouse.server.http.application import App
+    from lancehouse.server.http.application import App, RequestAuthenticator
     from lancehouse.server.http.asgi import Receive, Scope, Send
-    from lancehouse.server.http.auth import Authenticator
     from lancehouse.server.http.responses import Response
 
 logger = logging.getLogger(__name__)
@@ -209,12 +208,14 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         principals, issuers, required=settings.auth or (not settings.is_loopback and not settings.insecure)
     )
     name = uuid4().hex
-    own_backends = _warehouse_backends(catalog, authenticator, f"{in_process.SCHEME}://{name}/iceberg")
-    other_backends = {backend.name: create_backend(backend) for backend in settings.backends}
-    backends = own_backends | other_backends
+    backends = create_backends(settings, catalog, authenticator, f"{in_process.SCHEME}://{name}/iceberg")
     extra_routes = [*lance.routes(backends), *routes.routes(backends), *principals_api.routes(principals)]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
-    checks = [Check("backend", backend.name, backend.ping, OTHERS_S) for backend in other_backends.values()]
+    checks = [
+        Check("backend", backend.name, backend.ping, OTHERS_S)
+        for backend in backends.values()
+        if not backend.is_warehouse
+    ]
     app = App(
         catalog,
         authenticator,
@@ -246,7 +247,15 @@ def create_backend(settings: BackendSettings) -> Backend:
     return Backend(settings.name, settings.impl, properties, settings.roots, caller_token=caller_token)
 
 
-def _warehouse_backends(catalog: Catalog, authenticator: Authenticator, endpoint: str) -> dict[str, Backend]:
+def create_backends(
+    settings: ServerSettings, catalog: Catalog, authenticator: RequestAuthenticator, endpoint: str
+) -> dict[str, Backend]:
+    """Return the warehouses of a server, which answers at `endpoint` in this process, and its other backends."""
+    others = {backend.name: create_backend(backend) for backend in settings.backends}
+    return _warehouse_backends(catalog, authenticator, endpoint) | others
+
+
+def _warehouse_backends(catalog: Catalog, authenticator: RequestAuthenticator, endpoint: str) -> dict[str, Backend]:
     """Return each warehouse as a backend of the gateway, which calls this server itself with the caller's token."""
     from lancehouse.catalog.location_access import ReadableLocations
     from lancehouse.gateway.backends import STORAGE, Backend

@@ -85,6 +85,11 @@ def _parse_networks(value: str) -> tuple[str, ...]:
         return tuple(str(ip_network(part.strip(), strict=False)) for part in value.split(","))
     except ValueError:
         raise ValueError("must be addresses or networks, separated by commas: 10.0.0.7,10.1.0.0/16") from None
+def _parse_functions(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", name) for name in names):
+        raise ValueError("must be names such as my_module or my_module:function, separated by commas")
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,27 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         60.0,
         "seconds until tables in object stores are looked at again, for tags, branches and clean-ups past the catalog",
         changeable=True,
+    ),
+    ServerSetting(
+        "maintenance_threads",
+        _number_parser(0, 256),
+        0,
+        "threads that maintain tables by policy, in a process of their own; 0: workers elsewhere do, or none",
+    ),
+    ServerSetting(
+        "maintenance_jobs", _number_parser(1, 10_000), 8, "tables that are maintained at once, by all workers"
+    ),
+    ServerSetting(
+        "maintenance_poll",
+        _parse_seconds,
+        3600.0,
+        "seconds between looks at tables whose commits the catalog does not see",
+    ),
+    ServerSetting(
+        "maintenance_functions",
+        _parse_functions,
+        None,
+        "functions and modules that may fill columns and refresh views, separated by commas; default: none",
     ),
     ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
     ServerSetting(

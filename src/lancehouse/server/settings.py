@@ -36,7 +36,7 @@ SHORTEST_SECRET = 16
 UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "groups_claim")
-BACKEND_KEYS = ("impl", "properties", "roots", "identity", "maintenance")
+BACKEND_KEYS = ("impl", "properties", "roots", "identity", "maintenance", "catalogs")
 IDENTITIES = ("own", "forward", "exchange")
 """In whose name a backend is asked: the server's own, or the caller's, whose token is passed on or exchanged."""
 BEARERS = ("iceberg", "polaris", "unity", "lakekeeper")
@@ -71,6 +71,8 @@ class BackendSettings:
     """In whose name it is asked."""
     maintenance: Mapping[str, str] = field(default_factory=dict)
     """Properties `maintenance.*` of all its tables, unless a namespace or a table sets them."""
+    catalogs: tuple[str, ...] = ()
+    """First levels of the tables that are maintained, where its catalog does not list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,11 @@ class ServerSettings:
     log_level: str = "info"
     scan_cache_bytes: int = 10 * 2**30
     storage_refresh: float = 60.0
+    maintenance_threads: int = 0
+    maintenance_jobs: int = 8
+    maintenance_poll: float = 3600.0
+    maintenance_functions: tuple[str, ...] = ()
+    """Functions and modules that may be imported to fill columns and refresh views."""
     limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
     """If empty: the warehouses in the database, else one called `main`."""
@@ -133,6 +140,7 @@ class ServerSettings:
         values["db"] = values["db"] or default_db()
         values["allowed_hosts"] = values["allowed_hosts"] or ()
         values["trusted_proxies"] = values["trusted_proxies"] or ()
+        values["maintenance_functions"] = values["maintenance_functions"] or ()
         issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document)
         return cls(
             **values,
@@ -178,6 +186,7 @@ class ServerSettings:
                 **data,
                 "allowed_hosts": tuple(data["allowed_hosts"]),
                 "trusted_proxies": tuple(data["trusted_proxies"]),
+                "maintenance_functions": tuple(data["maintenance_functions"]),
                 "limits": ServerLimits(**data["limits"]),
                 "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
                 "default": warehouse_from_json(data["default"]),
@@ -447,7 +456,10 @@ def _parse_backends(document: Document) -> tuple[BackendSettings, ...]:
         identity = fields.get("identity", "own")
         _check_identity(document, identity, impl, properties, *loc)
         maintenance = _parse_maintenance(document, fields.get("maintenance"), *loc, "maintenance")
-        backends.append(BackendSettings(name, impl, properties, absolute_roots, identity, maintenance))
+        catalogs = fields.get("catalogs") or []
+        if not isinstance(catalogs, list) or not all(isinstance(each, str) and each for each in catalogs):
+            raise document.key_error("must be a list of names", *loc, "catalogs")
+        backends.append(BackendSettings(name, impl, properties, absolute_roots, identity, maintenance, tuple(catalogs)))
     return tuple(backends)
 
 

@@ -65,6 +65,19 @@ def local(cores: int | None = None, options: Mapping[str, str] | None = None) ->
         return builder.getOrCreate()
 
 
+def start_session(master: str) -> SparkSession:
+    """Return the active session, or start one on a cluster, such as `spark://…`, `yarn` or `local[4]`.
+
+    Raises:
+        InvalidInputError: Spark does not start; the message says why.
+    """
+    prepare_environment()
+    try:
+        return SparkSession.builder.master(master).appName("lancehouse maintenance").getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        raise InvalidInputError(f"Spark does not start on {master}: {error}") from error
+
+
 def check_session(spark: SparkSession) -> None:
     """Check that a session is one, and that its Spark is new enough.
 

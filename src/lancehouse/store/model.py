@@ -255,6 +255,64 @@ exports = Table(
     **NEVER_AGAIN,
 )
 
+maintained_tables = Table(
+    "maintained_tables",
+    metadata,
+    _id_column(),
+    Column("entry_id", NUMBER, ForeignKey("entries.id", ondelete="CASCADE"), unique=True),
+    Column("backend", TEXT, nullable=False),
+    Column("path", TEXT, nullable=False),
+    Column("path_key", TEXT, nullable=False),
+    Column("due_ms", NUMBER, index=True),
+    Column("why", TEXT, nullable=False),
+    Column("requested", TEXT, nullable=False),
+    Column("requested_by", TEXT, nullable=False),
+    Column("lease", NUMBER, nullable=False),
+    Column("worker", TEXT, nullable=False),
+    Column("lease_until_ms", NUMBER, index=True),
+    Column("started_ms", NUMBER),
+    Column("looked_ms", NUMBER),
+    Column("failures", NUMBER, nullable=False),
+    Column("error", TEXT, nullable=False),
+    Column("seen", TEXT, nullable=False),
+    UniqueConstraint("backend", "path_key"),
+    **NEVER_AGAIN,
+)
+
+maintenance_runs = Table(
+    "maintenance_runs",
+    metadata,
+    _id_column(),
+    Column(
+        "table_id",
+        NUMBER,
+        ForeignKey("maintained_tables.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("started_ms", NUMBER, nullable=False),
+    Column("ended_ms", NUMBER, nullable=False, index=True),
+    Column("worker", TEXT, nullable=False),
+    Column("operation", TEXT, nullable=False),
+    Column("outcome", TEXT, nullable=False),
+    Column("why", TEXT, nullable=False),
+    Column("version_before", NUMBER),
+    Column("version_after", NUMBER),
+    Column("bytes_before", NUMBER),
+    Column("bytes_after", NUMBER),
+    Column("bytes_removed", NUMBER, nullable=False),
+    Column("message", TEXT, nullable=False),
+    **NEVER_AGAIN,
+)
+
+maintenance_marks = Table(
+    "maintenance_marks",
+    metadata,
+    Column("name", TEXT, primary_key=True),
+    Column("number", NUMBER, nullable=False),
+    Column("holder", TEXT, nullable=False),
+)
+
 
 Kind = Literal["lance", "iceberg", "view"]
 """The kind of an entry; tables and views share one set of names."""
@@ -416,3 +474,77 @@ class ExportRow:
     rows: int
     planned_ms: int
     """When a plan last named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTable:
+    """A Lance table of this catalog, as planning of its maintenance needs it."""
+
+    entry_id: int
+    warehouse_id: int
+    levels: tuple[str, ...]
+    name: str
+    properties: Mapping[str, str]
+    version: int | None
+    """None if storage manages its versions, so that commits are not seen."""
+    changed_ms: int
+    summary: Mapping[str, str]
+    """Of the snapshot of the current version."""
+    due_ms: int | None
+    looked_ms: int | None
+    seen: Json
+    """What the last look at the table has found."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedTable:
+    """A table under maintenance: what is due, who works on it, and what was seen of it."""
+
+    id: int
+    backend: str
+    """The warehouse, or the backend of the gateway."""
+    levels: tuple[str, ...]
+    """Namespace and name; without the warehouse."""
+    entry_id: int | None
+    """Its entry in this catalog; None for a table of another one."""
+    due_ms: int | None
+    why: str
+    requested: str
+    requested_by: str
+    lease: int
+    """Number of the lease: it increases when a worker takes the table."""
+    worker: str
+    lease_until_ms: int | None
+    started_ms: int | None
+    looked_ms: int | None
+    failures: int
+    error: str
+    seen: Json
+
+    def state(self, now_ms: int) -> str:
+        """Return its state in one word."""
+        if self.lease_until_ms is not None:
+            return "running" if self.lease_until_ms >= now_ms else "abandoned"
+        if self.failures:
+            return "failing"
+        return "due" if self.due_ms is not None and self.due_ms <= now_ms else "planned"
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceRun:
+    """One thing that was done to a table, or tried."""
+
+    started_ms: int
+    ended_ms: int
+    worker: str
+    operation: str
+    outcome: str
+    why: str
+    version_before: int | None = None
+    version_after: int | None = None
+    bytes_before: int | None = None
+    """Size of the data that the version refers to."""
+    bytes_after: int | None = None
+    bytes_removed: int = 0
+    """Size of the files that were deleted."""
+    message: str = ""

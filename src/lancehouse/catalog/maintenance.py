@@ -1,0 +1,464 @@
+"""Plan the maintenance of tables from their commits, lease it to workers, and tell what is due and done.
+
+Nothing is written by a commit: it records itself and its snapshot's totals anyway, and planning reads those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.catalog.callers import Caller, Role
+from lancehouse.catalog.errors import Levels, table_not_found
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.maintenance_policy import (
+    OPERATIONS,
+    Level,
+    MaintenancePolicy,
+    PolicyValue,
+    explain_policy,
+    policy_properties,
+    resolve_policy,
+)
+from lancehouse.properties import TOTAL_FILES, TOTAL_ROWS
+from lancehouse.store import maintenance as rows
+from lancehouse.store import repository
+from lancehouse.store.database import Database
+from lancehouse.store.model import ChangedTable, MaintainedTable, MaintenanceRun
+from lancehouse.store.statements import Tx
+
+LEASE_MS = 60_000
+"""How long a worker has a table unless it renews its lease, which it does every quarter of this time."""
+SETTLED_MS = 60_000
+"""Age from which no older commit can become visible any more, in milliseconds."""
+PAGE = 1000
+"""Tables that one transaction plans."""
+KEPT_RUNS_MS = 30 * 86_400_000
+"""How long records of runs are kept, in milliseconds."""
+MOST_LISTED = 1000
+COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
+"""Marks: the last commit that was planned, when all tables were gone through, and who plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the last look at a table has found. All of it can be found again."""
+
+    version: int = 0
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    fragments: int = 0
+    indices: int = 0
+    computed: int = 0
+    """Number of computed columns."""
+    is_view: bool = False
+    versions: int = 0
+    """Number of versions in storage after the last clean-up."""
+    cleaned_at: int = 0
+    """Version at the last clean-up."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Maintenance properties that are stored with the data."""
+    done_ms: Mapping[str, int] = field(default_factory=dict)
+    """When each operation was last done, or found to be needless."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Seen:
+        """Restore what `to_json` returned; fields of other releases are ignored."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    def count_versions(self, version: int) -> int:
+        """Return about how many versions storage has when the latest one is `version`."""
+        return self.versions + version - self.cleaned_at
+
+
+def find_reason(policy: MaintenancePolicy, seen: Seen, version: int, summary: Mapping[str, str]) -> str | None:
+    """Return why a table that has got new versions needs a look, or None; from what commits have recorded.
+
+    Args:
+        policy: of the table.
+        seen: what the last look has found.
+        version: the current version.
+        summary: of the current version's snapshot.
+    """
+    since = version - seen.version
+    row_count, files = _number(summary, TOTAL_ROWS), _number(summary, TOTAL_FILES)
+    new_rows = 0 if row_count is None else row_count - seen.rows
+    new_files = 0 if files is None else files - seen.files
+    if policy.compact and max(since, new_files) >= policy.compact_min_fragments:
+        return f"{since} commits and {max(new_files, 0)} more files since the last look"
+    if policy.compact and -new_rows * 100 >= seen.rows * policy.compact_deleted_percent > 0:
+        return f"{-new_rows} fewer rows than at the last look"
+    if policy.index and seen.indices and new_rows >= policy.index_unindexed_rows:
+        return f"{new_rows} rows since the last look, and indices"
+    if row_count is None and since > 0 and (seen.indices or summary.get("operation", "append") != "append"):
+        # On a local disk clients record no totals, and a look is cheap.
+        return f"{since} commits since the last look, and indices or deleted rows"
+    if policy.fill and seen.computed and since > 0:
+        return "new versions, and computed columns"
+    most = policy.cleanup_max_versions
+    if policy.cleanup and most and seen.count_versions(version) > most:
+        return f"more than {most} versions"
+    return None
+
+
+def next_time(policy: MaintenancePolicy, seen: Seen, version: int) -> tuple[int, str] | None:
+    """Return when a table needs a look because time passes, and why; None if it never does."""
+    times = []
+    if policy.cleanup and seen.count_versions(version) > policy.cleanup_keep_versions:
+        times.append((_after(seen, "cleanup", policy.cleanup_every), "versions may be old enough"))
+    if policy.orphans:
+        times.append((_after(seen, "orphans", policy.orphans_every), "time to look for orphans"))
+    if policy.refresh and seen.is_view:
+        times.append((_after(seen, "refresh", policy.refresh_every), "time to look at the view's source"))
+    return min(times, default=None)
+
+
+def _after(seen: Seen, operation: str, every: timedelta) -> int:
+    return seen.done_ms.get(operation, 0) + int(every.total_seconds() * 1000)
+
+
+def _number(summary: Mapping[str, str], key: str) -> int | None:
+    text = summary.get(key, "")
+    return int(text) if text.isdecimal() else None
+
+
+def open_window(policy: MaintenancePolicy, at_ms: int) -> int:
+    """Return the first time from `at_ms` on at which the policy lets work begin."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    opens = policy.window.next_open(at)
+    return at_ms if opens == at else int(opens.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceStatus:
+    """Counts of tables by state, what is due or running, and what was done last."""
+
+    counts: Mapping[str, int]
+    tables: Sequence[MaintainedTable]
+    runs: Sequence[tuple[str, tuple[str, ...], MaintenanceRun]]
+    now_ms: int
+
+
+class Maintenance:
+    """Planning, leases and status of maintenance, on one database that any number of servers and workers share.
+
+    Args:
+        database: of the catalog.
+        warehouses: of the server, with their policies.
+        backends: policies of the gateway's other backends, by name.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        warehouses: Iterable[Warehouse],
+        backends: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._database = database
+        self._warehouses = {warehouse.id: warehouse for warehouse in warehouses}
+        self.backends = dict(backends or {})
+
+    # Planning
+
+    def become_scheduler(self, worker: str, seconds: float) -> bool:
+        """Become or stay the one that plans; False if another worker does."""
+
+        def work(tx: Tx) -> bool:
+            now = rows.read_clock(tx)
+            return rows.take_mark(tx, SCHEDULER, worker, now + int(seconds * 1000), now)
+
+        return self._database.write(work)
+
+    def plan_commits(self) -> int:
+        """Plan a look at the tables that need one by what was committed since the last call; return their number."""
+
+        def work(tx: Tx) -> int:
+            after = rows.find_mark(tx, COMMITS)
+            if after is None:
+                # Tables that are older than this are found when all are gone through.
+                rows.put_mark(tx, COMMITS, rows.find_last_commit(tx))
+                return 0
+            now = rows.read_clock(tx)
+            changed = rows.list_changed_tables(tx, after)
+            planned = self._plan(tx, changed, now)
+            settled = rows.find_settled_commit(tx, after, now - SETTLED_MS)
+            if settled != after:
+                rows.put_mark(tx, COMMITS, settled)
+            return planned
+
+        if not self._database.read(self._has_news):
+            return 0
+        return self._database.write(work)
+
+    def _has_news(self, tx: Tx) -> bool:
+        after = rows.find_mark(tx, COMMITS)
+        return after is None or rows.find_last_commit(tx) > after
+
+    def sweep(self, every_s: float) -> int | None:
+        """Go through all tables of this catalog, if that was last done so long ago, or a policy has changed since.
+
+        So tables are found whose policy was switched on, and those whose commits only storage sees are looked at.
+
+        Returns:
+            How many tables were planned; None if it is not time yet.
+        """
+        started = self._database.read(rows.read_clock)
+        swept = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
+        if swept is not None and started - swept < every_s * 1000:
+            return None
+        planned, after = 0, 0
+        while True:
+
+            def work(tx: Tx, after: int = after) -> tuple[int, int]:
+                page = rows.sweep_tables(tx, after, PAGE)
+                planned = self._plan(tx, page, started, polled_before=started - int(every_s * 1000 / 2))
+                return planned, page[-1].entry_id if len(page) == PAGE else 0
+
+            count, after = self._database.write(work)
+            planned += count
+            if not after:
+                break
+        self._database.write(lambda tx: self._finish_sweep(tx, swept, started))
+        return planned
+
+    def _finish_sweep(self, tx: Tx, before: int | None, started: int) -> None:
+        # Unless a policy has changed meanwhile: then all are gone through again.
+        if rows.find_mark(tx, SWEPT) == before:
+            rows.put_mark(tx, SWEPT, started)
+        rows.delete_runs_before(tx, started - KEPT_RUNS_MS)
+
+    def _plan(self, tx: Tx, tables: Sequence[ChangedTable], now: int, *, polled_before: int | None = None) -> int:
+        namespaces = rows.list_namespace_policies(tx) if tables else {}
+        planned: list[tuple[str, int | tuple[str, ...], int | None, str]] = []
+        disabled = []
+        for table in tables:
+            warehouse = self._warehouses.get(table.warehouse_id)
+            if warehouse is None:
+                continue
+            seen = Seen.from_json(table.seen)
+            above = [
+                namespaces.get((warehouse.id, table.levels[:depth]), {}) for depth in range(1, len(table.levels) + 1)
+            ]
+            policy = resolve_policy([warehouse.maintenance, *above, seen.config, table.properties])
+            if not policy.enabled:
+                if table.due_ms is not None:
+                    disabled.append(table.entry_id)
+                continue
+            if (due := _find_due(policy, seen, table, now, polled_before)) is not None:
+                at, why = due
+                # Never while somebody is in the middle of a series of commits, as far as that can be seen.
+                at = max(at, table.changed_ms + int(policy.settle.total_seconds() * 1000))
+                planned.append((warehouse.name, table.entry_id, open_window(policy, max(at, now)), why))
+        rows.plan_tables(tx, planned)
+        rows.cancel_plans(tx, disabled)
+        return len(planned)
+
+    def plan_backend(self, backend: str, tables: Sequence[tuple[str, ...]]) -> None:
+        """Plan a look at tables of another catalog, whose commits are not seen here."""
+        for start in range(0, len(tables), PAGE):
+            self._database.write(partial(_plan_others, backend=backend, tables=tables[start : start + PAGE]))
+
+    def is_time(self, mark: str, every_s: float) -> bool:
+        """Return whether something was last done so long ago, and note that it is done now."""
+
+        def work(tx: Tx) -> bool:
+            now = rows.read_clock(tx)
+            last = rows.find_mark(tx, mark)
+            if last is not None and now - last < every_s * 1000:
+                return False
+            rows.put_mark(tx, mark, now)
+            return True
+
+        return self._database.write(work)
+
+    # Leases
+
+    def claim(self, worker: str, count: int, most: int) -> list[MaintainedTable]:
+        """Lease tables that are due to a worker; see `rows.claim_tables`. A lease that ran out is recorded."""
+
+        def work(tx: Tx) -> list[MaintainedTable]:
+            taken, abandoned = rows.claim_tables(tx, worker, count, most, LEASE_MS)
+            now = rows.read_clock(tx)
+            for table in abandoned:
+                message = f"{table.worker} did not renew its lease; {worker} goes on"
+                run = MaintenanceRun(
+                    table.started_ms or now, now, table.worker, "lease", "lost", table.why, message=message
+                )
+                rows.insert_runs(tx, table.id, [run])
+            return taken
+
+        return self._database.write(work)
+
+    def renew(self, tables: Sequence[MaintainedTable], worker: str) -> list[MaintainedTable]:
+        """Prolong leases; return the tables that another worker has by now."""
+        return self._database.write(
+            lambda tx: [table for table in tables if not rows.renew_lease(tx, table, worker, LEASE_MS)]
+        )
+
+    def finish(
+        self,
+        table: MaintainedTable,
+        worker: str,
+        seen: Seen,
+        runs: Sequence[MaintenanceRun],
+        *,
+        next_ms: int | None,
+        why: str = "",
+        failures: int = 0,
+        error: str = "",
+        replan: bool = True,
+    ) -> bool:
+        """End a lease and record what was done; see `rows.finish_lease`.
+
+        With `replan`, commits that came meanwhile are planned at once, unless it has failed.
+        """
+
+        def work(tx: Tx) -> bool:
+            is_mine = rows.finish_lease(
+                tx,
+                table,
+                worker,
+                next_ms=next_ms,
+                why=why,
+                failures=failures,
+                error=error,
+                seen=seen.to_json(),
+                runs=runs,
+            )
+            if is_mine and replan and table.entry_id is not None and not failures:
+                self._plan(tx, rows.sweep_tables(tx, table.entry_id - 1, 1), rows.read_clock(tx))
+            return is_mine
+
+        return self._database.write(work)
+
+    def forget(self, table: MaintainedTable) -> None:
+        """Forget a table of another catalog that is gone."""
+        if table.entry_id is None:
+            self._database.write(lambda tx: rows.forget_table(tx, table.backend, table.levels))
+
+    def policy(self, table: MaintainedTable, seen: Seen, above: Sequence[Mapping[str, str]] = ()) -> MaintenancePolicy:
+        """Return the policy of a table as it is now; `above` are the properties of namespaces of other catalogs."""
+        if table.entry_id is None:
+            return resolve_policy([self.backends.get(table.backend, {}), *above, seen.config])
+        return resolve_policy(properties for _, properties in self._levels(table.backend, table.levels, seen))
+
+    def read_clock(self) -> int:
+        """Return the database's time in milliseconds."""
+        return self._database.read(rows.read_clock)
+
+    # For users
+
+    def explain(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> list[PolicyValue]:
+        """Return the properties that count for a table or namespace, and where each comes from.
+
+        Raises:
+            PermissionDeniedError: the caller may not read there.
+        """
+        caller.identity.require_role(Role.READER, warehouse.name, levels[:-1])
+        return explain_policy(self._levels(warehouse.name, levels, None))
+
+    def _levels(self, backend: str, levels: Levels, seen: Seen | None) -> list[Level]:
+        warehouse = next(each for each in self._warehouses.values() if each.name == backend)
+
+        def work(tx: Tx) -> list[Level]:
+            found: list[Level] = [(f"warehouse {warehouse.name}", warehouse.maintenance)]
+            for depth in range(1, len(levels) + 1):
+                row = repository.find_namespace(tx, warehouse.id, levels[:depth])
+                found += [(f"namespace {'.'.join(levels[:depth])}", policy_properties(row.properties))] if row else []
+            entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
+            if entry is None or entry.kind != "lance":
+                return found
+            kept = seen
+            if kept is None:
+                known = rows.find_maintained_table(tx, warehouse.name, entry.id)
+                kept = Seen.from_json(known.seen) if known else Seen()
+            own = {**kept.config, **policy_properties(entry.properties)}
+            return [*found, (f"table {'.'.join(levels)}", own)]
+
+        return self._database.read(work)
+
+    def request(
+        self, caller: Caller, backend: str, levels: tuple[str, ...], operations: Sequence[str]
+    ) -> Sequence[str]:
+        """Ask for operations on a table now, whatever its policy says; all by default but those that run functions.
+
+        Returns:
+            The operations.
+
+        Raises:
+            PermissionDeniedError: the caller is no writer there.
+            TableNotFoundError: there is no such Lance table.
+            InvalidInputError: there is no such operation.
+        """
+        for operation in operations:
+            if operation not in OPERATIONS:
+                raise InvalidInputError(f"no such operation: {operation[:40]!r}; there are {', '.join(OPERATIONS)}")
+        caller.identity.require_role(Role.WRITER, backend, levels[:-1])
+        chosen = [operation for operation in OPERATIONS if operation in operations or not operations]
+        if not operations:
+            chosen = [operation for operation in chosen if operation not in ("fill", "refresh")]
+        name = caller.identity.name
+
+        def work(tx: Tx) -> None:
+            warehouse = next((each for each in self._warehouses.values() if each.name == backend), None)
+            which: int | tuple[str, ...] = levels
+            if warehouse is not None:
+                entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
+                if entry is None or entry.kind != "lance":
+                    raise table_not_found(levels[:-1], levels[-1])
+                which = entry.id
+            rows.request_maintenance(tx, backend, which, f"{name} asked for it", chosen, name)
+
+        self._database.write(work)
+        return chosen
+
+    def status(self, limit: int = 100) -> MaintenanceStatus:
+        """Return what is due within an hour, running and failing, and what was done last."""
+
+        def work(tx: Tx) -> MaintenanceStatus:
+            now, most = rows.read_clock(tx), min(limit, MOST_LISTED)
+            tables = rows.list_maintained_tables(tx, now + 3_600_000, most)
+            return MaintenanceStatus(rows.count_tables(tx), tables, rows.list_recent_runs(tx, most), now)
+
+        return self._database.read(work)
+
+    def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the numbers of tables by state, and counters of what was done, for metrics."""
+        return self._database.read(
+            lambda tx: (rows.count_tables(tx), {**rows.list_marks(tx, "runs."), **rows.list_marks(tx, "bytes.")})
+        )
+
+
+def _plan_others(tx: Tx, backend: str, tables: Sequence[tuple[str, ...]]) -> None:
+    now = rows.read_clock(tx)
+    rows.plan_tables(tx, ((backend, levels, now, "time to look at it") for levels in tables))
+
+
+def _find_due(
+    policy: MaintenancePolicy, seen: Seen, table: ChangedTable, now: int, polled_before: int | None
+) -> tuple[int, str] | None:
+    if table.looked_ms is None:
+        return now, "never looked at"
+    if table.version is None:
+        # Storage decides its versions, so that only a look can tell.
+        is_old = polled_before is not None and table.looked_ms < polled_before
+        return (now, "commits of storage are not seen: time to look at it") if is_old else None
+    if (why := find_reason(policy, seen, table.version, table.summary)) is not None:
+        return now, why
+    return next_time(policy, seen, table.version)
+
+
+def request_sweep(tx: Tx) -> None:
+    """Let all tables be gone through soon, because a policy has changed."""
+    rows.put_mark(tx, SWEPT, 0)

@@ -1,0 +1,329 @@
+"""`MaintenanceWorker`: threads that lease tables which are due, maintain them, and plan what is due next.
+
+Any number of workers share a database. One of them plans at a time; each renews the leases of its tables, and a worker
+that dies loses them within a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+
+from lance_namespace import DescribeTableRequest, LanceNamespace
+from lance_namespace.errors import LanceNamespaceError, TableNotFoundError
+
+from lancehouse.catalog.maintenance import LEASE_MS, Maintenance, Seen
+from lancehouse.gateway.backends import Backend
+from lancehouse.jobs.address import TableAddress, list_tables
+from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
+from lancehouse.maintenance.policies import read_namespace_levels
+from lancehouse.maintenance.table_work import TableFacts, TableResult, TableWork, read_facts
+from lancehouse.maintenance_policy import MaintenancePolicy
+from lancehouse.store.model import MaintainedTable
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+"""How often a worker that has nothing to do looks for work."""
+PLAN_S = 2.0
+"""How often commits are planned."""
+RENEW_S = LEASE_MS / 1000 / 4
+FIRST_RETRY_MS, LAST_RETRY_MS = 60_000, 86_400_000
+"""Pause after a failure, which doubles with each further one, up to a day."""
+NAMESPACES_S = 60.0
+"""How long the policies of namespaces in other catalogs are cached."""
+LOCAL_BYTES = 10 << 30
+"""Size of a table's data from which Spark maintains it, if there is one."""
+
+ChooseEngine = Callable[[MaintainedTable, int, Event], tuple[Engine, TableAddress] | None]
+"""Returns the engine for a table of some bytes of data, and the address of the table there; None for threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker works."""
+
+    name: str
+    threads: int = 1
+    most_jobs: int = 8
+    """How many tables are maintained at once, by all workers."""
+    poll_s: float = 3600.0
+    """How often tables are looked at whose commits are not seen, in seconds."""
+    functions: tuple[str, ...] = ()
+    """Functions and modules that may be imported to fill columns and refresh views."""
+    catalogs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """First levels whose tables are maintained, by backend; all that it lists by default."""
+
+
+@dataclass(slots=True)
+class _Job:
+    table: MaintainedTable
+    cancelled: Event = field(default_factory=Event)
+
+
+class MaintenanceWorker:
+    """A worker with some threads.
+
+    Args:
+        maintenance: of the catalog.
+        backends: the warehouses and other backends, with clients that may open what the server may.
+        options: how it works.
+        choose_engine: chooses another engine than threads for a table, such as Spark for a large one.
+    """
+
+    def __init__(
+        self,
+        maintenance: Maintenance,
+        backends: Mapping[str, Backend],
+        options: WorkerOptions,
+        choose_engine: ChooseEngine | None = None,
+    ) -> None:
+        self._maintenance = maintenance
+        self._backends = backends
+        self._options = options
+        self._choose_engine = choose_engine
+        self._jobs: dict[int, _Job] = {}
+        self._lock = threading.Lock()
+        self._wake = Event()
+        self._polling: Future[None] | None = None
+        self._namespaces: dict[tuple[str, ...], tuple[float, Sequence[Mapping[str, str]]]] = {}
+
+    def run(self, stop: Event) -> None:
+        """Work until `stop` is set; then tables that are being worked on are finished at the next piece."""
+        planned = renewed = 0.0
+        with (
+            ThreadPoolExecutor(self._options.threads, "maintenance") as pool,
+            ThreadPoolExecutor(1, "maintenance-poll") as poller,
+        ):
+            while not stop.is_set():
+                with _log_errors("the catalog's database"):
+                    if monotonic() - renewed > RENEW_S:
+                        renewed = monotonic()
+                        self._renew()
+                    if monotonic() - planned > PLAN_S:
+                        planned = monotonic()
+                        self._plan(poller)
+                    while self._claim(pool) and not stop.is_set():
+                        pass
+                self._wake.wait(TICK_S)
+                self._wake.clear()
+            for job in list(self._jobs.values()):
+                job.cancelled.set()
+
+    def run_until_idle(self, timeout_s: float = 600.0) -> None:
+        """Plan once, and work until nothing is due any more; for tests and benchmarks."""
+        deadline = monotonic() + timeout_s
+        with (
+            ThreadPoolExecutor(self._options.threads, "maintenance") as pool,
+            ThreadPoolExecutor(1, "maintenance-poll") as poller,
+        ):
+            self._plan(poller)
+            if self._polling is not None:
+                self._polling.result()
+            while (self._claim(pool) or self._jobs) and monotonic() < deadline:
+                self._wake.wait(0.05)
+                self._wake.clear()
+
+    def _plan(self, poller: ThreadPoolExecutor) -> None:
+        if not self._maintenance.become_scheduler(self._options.name, LEASE_MS / 1000):
+            return
+        self._maintenance.plan_commits()
+        self._maintenance.sweep(self._options.poll_s)
+        if self._polling is None or self._polling.done():
+            # In a thread of its own: another catalog may be slow, and leases must be renewed meanwhile.
+            self._polling = poller.submit(self._poll_backends)
+
+    def _poll_backends(self) -> None:
+        for name in self._maintenance.backends:
+            backend = self._backends.get(name)
+            if backend is None or not self._maintenance.is_time(f"polled.{name}", self._options.poll_s):
+                continue
+            with _log_errors(f"backend {name}"):
+                client = _client_of(backend)
+                # Iceberg's and Polaris' catalogs do not tell their warehouses.
+                roots: list[tuple[str, ...]] = [(catalog,) for catalog in self._options.catalogs.get(name, ())] or [()]
+                tables = [address.id for root in roots for address in list_tables(client, root)]
+                self._maintenance.plan_backend(name, tables)
+
+    def _claim(self, pool: ThreadPoolExecutor) -> bool:
+        """Begin to work on tables that are due, as many as there are threads for; return whether there were any."""
+        with self._lock:
+            free = self._options.threads - len(self._jobs)
+        if free < 1:
+            return False
+        tables = self._maintenance.claim(self._options.name, free, self._options.most_jobs)
+        for table in tables:
+            job = _Job(table)
+            with self._lock:
+                self._jobs[table.id] = job
+            pool.submit(self._work, job).add_done_callback(lambda future, job=job: self._end(job, future))  # type: ignore[misc]
+        return bool(tables)
+
+    def _renew(self) -> None:
+        with self._lock:
+            jobs = list(self._jobs.values())
+        lost = {table.id for table in self._maintenance.renew([job.table for job in jobs], self._options.name)}
+        for job in jobs:
+            if job.table.id in lost:
+                logger.warning("%s: another worker has the table", _format(job.table))
+                job.cancelled.set()
+
+    def _end(self, job: _Job, future: Future[None]) -> None:
+        with self._lock:
+            self._jobs.pop(job.table.id, None)
+        self._wake.set()
+        error = future.exception()
+        if isinstance(error, JobCancelledError):
+            # This worker stops: let another one have the table now. If one has it already, nothing changes.
+            with _log_errors(_format(job.table)):
+                self._release(job.table)
+        elif error is not None:
+            logger.error("%s: %s: %s", _format(job.table), type(error).__name__, error, exc_info=error)
+            with _log_errors(_format(job.table)):
+                self._fail(job.table, f"{type(error).__name__}: {error}")
+
+    def _work(self, job: _Job) -> None:
+        table, seen = job.table, Seen.from_json(job.table.seen)
+        backend = self._backends.get(table.backend)
+        if backend is None:
+            # Served by another server with the same database, which has its own worker.
+            self._maintenance.finish(table, self._options.name, seen, [], next_ms=self._after_failure(0))
+            return
+        try:
+            result = self._maintain(job, backend, seen)
+        except TableNotFoundError:
+            self._maintenance.forget(table)
+            self._maintenance.finish(table, self._options.name, seen, [], next_ms=None)
+            return
+        except JobCancelledError:
+            raise
+        except LanceNamespaceError as error:
+            self._fail(table, backend.secrets.redact(str(error)))
+            return
+        self._finish(table, result)
+
+    def _maintain(self, job: _Job, backend: Backend, seen: Seen) -> TableResult:
+        table = job.table
+        client = _client_of(backend)
+        address = TableAddress.parse(client, (*backend.id_prefix, *table.levels))
+        clients = backend.connect(None, reads_all=True)
+        if not clients.is_ours:
+            # Refuses what may not be opened; our own clients do that themselves.
+            clients.tables.describe_table(DescribeTableRequest(id=list(address.id)))
+        policy = self._read_policy(table, client, seen)
+        requested = [operation for operation in table.requested.split(",") if operation]
+        if not policy.enabled and not requested and table.entry_id is not None:
+            return TableResult(seen)
+        facts = read_facts(address.to_ref())
+        policy = self._read_policy(table, client, Seen(config=facts.config))
+        engine, address = self._find_engine(job, address, facts)
+        work = TableWork(
+            address,
+            engine,
+            policy,
+            seen,
+            requested,
+            table.due_ms or self._maintenance.read_clock(),
+            self._maintenance.read_clock,
+            self._options.name,
+            self._options.functions,
+            backend.secrets.redact,
+        )
+        return work.run(facts)
+
+    def _find_engine(self, job: _Job, address: TableAddress, facts: TableFacts) -> tuple[Engine, TableAddress]:
+        if self._choose_engine is not None:
+            chosen = self._choose_engine(job.table, facts.bytes, job.cancelled)
+            if chosen is not None:
+                return chosen
+        return LocalEngine(1, cancelled=job.cancelled), address
+
+    def _read_policy(self, table: MaintainedTable, client: LanceNamespace, seen: Seen) -> MaintenancePolicy:
+        if table.entry_id is not None:
+            return self._maintenance.policy(table, seen)
+        namespace = (table.backend, *table.levels[:-1])
+        read_at, above = self._namespaces.get(namespace, (0.0, ()))
+        if not read_at or monotonic() - read_at > NAMESPACES_S:
+            above = [properties for _, properties in read_namespace_levels(client, table.levels[:-1])]
+            self._namespaces[namespace] = monotonic(), above
+        return self._maintenance.policy(table, seen, above)
+
+    def _finish(self, table: MaintainedTable, result: TableResult) -> None:
+        next_ms: int | None
+        if result.error:
+            failures = table.failures + 1
+            next_ms, why = self._after_failure(table.failures), "failed before"
+        elif result.is_overtaken:
+            # Somebody else was faster. What is left to do is planned anew, on what they made.
+            failures, next_ms, why = 0, self._after_failure(0), "overtaken by a commit"
+        else:
+            failures, next_ms, why = 0, result.next_ms, result.why
+        is_mine = self._maintenance.finish(
+            table,
+            self._options.name,
+            result.seen,
+            result.runs,
+            next_ms=next_ms,
+            why=why,
+            failures=failures,
+            error=result.error,
+            replan=not result.is_overtaken,
+        )
+        if not is_mine:
+            logger.warning("%s: another worker has the table; what was done here is not recorded", _format(table))
+        for run in result.runs:
+            logger.info("%s: %s %s: %s (%s)", _format(table), run.operation, run.outcome, run.message, run.why)
+
+    def _fail(self, table: MaintainedTable, message: str) -> None:
+        seen = Seen.from_json(table.seen)
+        next_ms = self._after_failure(table.failures)
+        self._maintenance.finish(
+            table,
+            self._options.name,
+            seen,
+            [],
+            next_ms=next_ms,
+            why="failed before",
+            failures=table.failures + 1,
+            error=message[:500],
+        )
+
+    def _release(self, table: MaintainedTable) -> None:
+        seen, now = Seen.from_json(table.seen), self._maintenance.read_clock()
+        failures, error = table.failures, table.error
+        self._maintenance.finish(
+            table, self._options.name, seen, [], next_ms=now, why=table.why, failures=failures, error=error
+        )
+
+    def _after_failure(self, failures: int) -> int:
+        pause = min(FIRST_RETRY_MS << min(failures, 20), LAST_RETRY_MS)
+        return self._maintenance.read_clock() + pause
+
+
+class _log_errors(suppress):  # noqa: N801 - reads like `suppress`
+    """Log errors of the catalog or of another one, so that the worker goes on and tries again."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__(LanceNamespaceError)
+        self._about = about
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, LanceNamespaceError):
+            logger.warning("%s: %s", self._about, error)
+            return True
+        return False
+
+
+def _client_of(backend: Backend) -> LanceNamespace:
+    """Return the client that opens what the server itself may open."""
+    return backend.connect(None, reads_all=True).inner
+
+
+def _format(table: MaintainedTable) -> str:
+    return ".".join((table.backend, *table.levels))

@@ -1,0 +1,564 @@
+"""Rows of maintenance: tables with what is due, leases of workers, records of runs, and marks of progress.
+
+Times of leases are the database's, so that workers on machines with different clocks agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, case, delete, func, literal_column, or_, select, update
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from lancehouse.store.model import NUMBER, ChangedTable, MaintainedTable, MaintenanceRun
+from lancehouse.store.model import commits as c
+from lancehouse.store.model import entries as e
+from lancehouse.store.model import maintained_tables as m
+from lancehouse.store.model import maintenance_marks as k
+from lancehouse.store.model import maintenance_runs as r
+from lancehouse.store.model import namespaces as n
+from lancehouse.store.model import snapshots as s
+from lancehouse.store.statements import (
+    NONE,
+    Row,
+    Statement,
+    Tx,
+    check_indexed,
+    from_json,
+    index_key,
+    insert_into,
+    join_levels,
+    split_levels,
+    to_json,
+)
+
+CLAIM_LOCK = 7883954723
+"""Advisory lock of Postgres: workers that look for work do so one after the other, so that limits hold."""
+RUN = (
+    "started_ms",
+    "ended_ms",
+    "worker",
+    "operation",
+    "outcome",
+    "why",
+    "version_before",
+    "version_after",
+    "bytes_before",
+    "bytes_after",
+    "bytes_removed",
+    "message",
+)
+"""Columns in the order of MaintenanceRun."""
+
+
+class _Clock(FunctionElement[int]):
+    """The database's own time, in milliseconds since the epoch."""
+
+    inherit_cache = True
+    type = NUMBER
+
+
+@compiles(_Clock, "sqlite")
+def _compile_sqlite_clock(*_: Any, **__: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+@compiles(_Clock, "postgresql")
+def _compile_postgres_clock(*_: Any, **__: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+CLOCK = Statement(select(_Clock()))
+
+
+def read_clock(tx: Tx) -> int:
+    """Return the database's time in milliseconds since the epoch."""
+    ((now,),) = tx.fetch_all(CLOCK, {})
+    return int(now)
+
+
+# Marks: how far planning has come, who plans, and counters
+
+FIND_MARK = Statement(select(k.c.number, k.c.holder).where(k.c.name == bindparam("called")))
+_mark = insert_into(k, "name", "number", "holder")
+PUT_MARK = Statement(
+    _mark.on_conflict_do_update(
+        index_elements=[k.c.name], set_={"number": _mark.excluded.number, "holder": _mark.excluded.holder}
+    )
+)
+COUNT_UP = Statement(
+    _mark.on_conflict_do_update(index_elements=[k.c.name], set_={"number": k.c.number + _mark.excluded.number})
+)
+TAKE_MARK = Statement(
+    _mark.on_conflict_do_update(
+        index_elements=[k.c.name],
+        set_={"number": _mark.excluded.number, "holder": _mark.excluded.holder},
+        where=or_(k.c.holder == _mark.excluded.holder, k.c.number < bindparam("now")),
+    )
+)
+MARKS = Statement(select(k.c.name, k.c.number).where(k.c.name.like(bindparam("pattern"))).order_by(k.c.name))
+
+
+def find_mark(tx: Tx, name: str) -> int | None:
+    """Return the number of a mark, or None."""
+    row = tx.fetch_one(FIND_MARK, {"called": name})
+    return None if row is None else int(row[0])
+
+
+def put_mark(tx: Tx, name: str, number: int) -> None:
+    """Set a mark."""
+    tx.run(PUT_MARK, {"name": name, "number": number, "holder": ""})
+
+
+def count_up(tx: Tx, name: str, by: int) -> None:
+    """Add to a mark that counts."""
+    tx.run(COUNT_UP, {"name": name, "number": by, "holder": ""})
+
+
+def take_mark(tx: Tx, name: str, holder: str, until_ms: int, now_ms: int) -> bool:
+    """Hold a mark until a time, or for longer; False if somebody else does."""
+    return tx.run(TAKE_MARK, {"name": name, "holder": holder, "number": until_ms, "now": now_ms}) == 1
+
+
+def list_marks(tx: Tx, prefix: str) -> dict[str, int]:
+    """Return the marks whose names begin with a prefix, without it."""
+    rows = tx.fetch_all(MARKS, {"pattern": f"{prefix}%"})
+    return {name.removeprefix(prefix): int(number) for name, number in rows}
+
+
+# Planning: which tables of this catalog have changed, and what was seen of them
+
+LAST_COMMIT = Statement(select(func.max(c.c.id)))
+SETTLED_COMMIT = Statement(select(func.max(c.c.id)).where(c.c.id > bindparam("after"), c.c.at_ms < bindparam("before")))
+_changed = (
+    select(c.c.entry_id, func.max(c.c.at_ms).label("changed_ms"))
+    .where(c.c.id > bindparam("after"))
+    .group_by(c.c.entry_id)
+    .subquery()
+)
+_PLANNED = (
+    e.c.id,
+    n.c.warehouse_id,
+    n.c.path,
+    e.c.name,
+    e.c.properties,
+    e.c.version,
+    e.c.updated_ms,
+    s.c.summary,
+    m.c.due_ms,
+    m.c.looked_ms,
+    m.c.seen,
+)
+CHANGED = Statement(
+    select(*_PLANNED)
+    .select_from(_changed)
+    .join(e, e.c.id == _changed.c.entry_id)
+    .join(n, n.c.id == e.c.namespace_id)
+    .outerjoin(s, and_(s.c.entry_id == e.c.id, s.c.snapshot_id == e.c.version))
+    .outerjoin(m, m.c.entry_id == e.c.id)
+    .where(e.c.kind == literal_column("'lance'"))
+)
+SWEPT = Statement(
+    select(*_PLANNED)
+    .select_from(e)
+    .join(n, n.c.id == e.c.namespace_id)
+    .outerjoin(s, and_(s.c.entry_id == e.c.id, s.c.snapshot_id == e.c.version))
+    .outerjoin(m, m.c.entry_id == e.c.id)
+    .where(e.c.kind == literal_column("'lance'"), e.c.id > bindparam("after"))
+    .order_by(e.c.id)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+POLICIES = Statement(
+    select(n.c.warehouse_id, n.c.path, n.c.properties).where(n.c.properties.like(bindparam("pattern")))
+)
+NEW = ("entry_id", "backend", "path", "path_key", "due_ms", "why", "requested", "requested_by")
+_new = insert_into(m, *NEW, "lease", "worker", "failures", "error", "seen")
+# A table that has failed waits for its turn, however many commits it gets.
+_is_sooner = or_(m.c.due_ms.is_(None), and_(m.c.due_ms > _new.excluded.due_ms, m.c.failures == literal_column("0")))
+_soon: dict[str, Any] = {
+    "due_ms": case((_is_sooner, _new.excluded.due_ms), else_=m.c.due_ms),
+    "why": case((_is_sooner, _new.excluded.why), else_=m.c.why),
+}
+_asked: dict[str, Any] = {
+    "due_ms": _new.excluded.due_ms,
+    "why": _new.excluded.why,
+    "requested": _new.excluded.requested,
+    "requested_by": _new.excluded.requested_by,
+}
+PLAN = Statement(_new.on_conflict_do_update(index_elements=[m.c.backend, m.c.path_key], set_=_soon))
+REQUEST = Statement(_new.on_conflict_do_update(index_elements=[m.c.backend, m.c.path_key], set_=_asked))
+POSTPONE = Statement(
+    update(m)
+    .where(m.c.entry_id == bindparam("entry"), m.c.requested == literal_column("''"))
+    .values(due_ms=literal_column("NULL"), why=literal_column("''"))
+)
+FORGET = Statement(delete(m).where(m.c.backend == bindparam("place"), m.c.path_key == bindparam("key")))
+
+
+def find_last_commit(tx: Tx) -> int:
+    """Return the id of the newest commit, or 0."""
+    ((last,),) = tx.fetch_all(LAST_COMMIT, {})
+    return int(last or 0)
+
+
+def find_settled_commit(tx: Tx, after: int, before_ms: int) -> int:
+    """Return the id of the newest commit before a time, or `after` if there is none since.
+
+    Of two transactions of Postgres the one with the smaller id may be seen later; after a while both are.
+    """
+    ((last,),) = tx.fetch_all(SETTLED_COMMIT, {"after": after, "before": before_ms})
+    return int(last or after)
+
+
+def list_changed_tables(tx: Tx, after: int) -> list[ChangedTable]:
+    """Return the Lance tables with commits after that id."""
+    return [_changed_table(row) for row in tx.fetch_all(CHANGED, {"after": after})]
+
+
+def sweep_tables(tx: Tx, after: int, limit: int) -> list[ChangedTable]:
+    """Return a page of all Lance tables, in the order of their ids."""
+    return [_changed_table(row) for row in tx.fetch_all(SWEPT, {"after": after, "size": limit})]
+
+
+def list_namespace_policies(tx: Tx) -> dict[tuple[int, tuple[str, ...]], Mapping[str, str]]:
+    """Return the properties of namespaces that may say something of maintenance, by warehouse and levels."""
+    rows = tx.fetch_all(POLICIES, {"pattern": '%"maintenance.%'})
+    return {(warehouse, split_levels(path)): from_json(properties) for warehouse, path, properties in rows}
+
+
+def plan_tables(tx: Tx, planned: Iterable[tuple[str, int | tuple[str, ...], int | None, str]]) -> None:
+    """Plan that tables are looked at: backend, entry or levels, when, and why. A table that is due sooner stays so."""
+    rows = [_new_row(backend, which, due_ms, why) for backend, which, due_ms, why in planned]
+    if rows:
+        tx.run_many(PLAN, rows)
+
+
+def request_maintenance(
+    tx: Tx, backend: str, which: int | tuple[str, ...], why: str, operations: Sequence[str], by: str
+) -> None:
+    """Ask for operations on a table, before all that is due."""
+    tx.run(REQUEST, {**_new_row(backend, which, 0, why), "requested": ",".join(operations), "requested_by": by})
+
+
+def cancel_plans(tx: Tx, entries: Iterable[int]) -> None:
+    """Plan nothing for tables that are not to be maintained, unless somebody asked for it."""
+    rows = [{"entry": entry} for entry in entries]
+    if rows:
+        tx.run_many(POSTPONE, rows)
+
+
+def forget_table(tx: Tx, backend: str, levels: tuple[str, ...]) -> None:
+    """Forget a table of another catalog, which is gone there."""
+    tx.run(FORGET, {"place": backend, "key": index_key(join_levels(levels))})
+
+
+def _new_row(backend: str, which: int | tuple[str, ...], due_ms: int | None, why: str) -> dict[str, Any]:
+    is_own = isinstance(which, int)
+    path = "" if is_own else join_levels(which)  # type: ignore[arg-type]
+    return {
+        "entry_id": which if is_own else None,
+        "backend": check_indexed("a backend's name", backend),
+        "path": path,
+        # No name begins with the separator of levels, so that no path of another catalog looks like this.
+        "path_key": f"\x1f{which}" if is_own else index_key(path),
+        "due_ms": due_ms,
+        "why": why,
+        "requested": "",
+        "requested_by": "",
+        "lease": 0,
+        "worker": "",
+        "failures": 0,
+        "error": "",
+        "seen": "{}",
+    }
+
+
+def _changed_table(row: Row) -> ChangedTable:
+    entry, warehouse, path, name, properties, version, changed_ms, summary, due_ms, looked_ms, seen = row
+    return ChangedTable(
+        entry,
+        warehouse,
+        split_levels(path),
+        name,
+        from_json(properties),
+        version,
+        changed_ms,
+        from_json(summary) if summary else {},
+        due_ms,
+        looked_ms,
+        from_json(seen) if seen else {},
+    )
+
+
+# Leases
+
+_COLUMNS = (
+    m.c.id,
+    m.c.backend,
+    m.c.path,
+    n.c.path,
+    e.c.name,
+    m.c.entry_id,
+    m.c.due_ms,
+    m.c.why,
+    m.c.requested,
+    m.c.requested_by,
+    m.c.lease,
+    m.c.worker,
+    m.c.lease_until_ms,
+    m.c.started_ms,
+    m.c.looked_ms,
+    m.c.failures,
+    m.c.error,
+    m.c.seen,
+)
+_MAINTAINED = (
+    select(*_COLUMNS).select_from(m).outerjoin(e, e.c.id == m.c.entry_id).outerjoin(n, n.c.id == e.c.namespace_id)
+)
+# A dropped table of this catalog may keep its entry for a while, without a namespace.
+_EXISTS = or_(m.c.entry_id.is_(None), n.c.id.is_not(None))
+
+COUNT_LEASES = Statement(select(func.count()).select_from(m).where(m.c.lease_until_ms >= bindparam("now")))
+DUE = Statement(
+    _MAINTAINED.where(_EXISTS, m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None))
+    .order_by(m.c.due_ms, m.c.id)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+EXPIRED = Statement(
+    _MAINTAINED.where(_EXISTS, m.c.lease_until_ms < bindparam("now"))
+    .order_by(m.c.lease_until_ms, m.c.id)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+TAKE = Statement(
+    update(m)
+    .where(m.c.id == bindparam("table"), m.c.lease == bindparam("known"))
+    .values(
+        lease=m.c.lease + literal_column("1"),
+        worker=bindparam("by"),
+        lease_until_ms=bindparam("until"),
+        started_ms=bindparam("now"),
+        due_ms=literal_column("NULL"),
+    )
+)
+_MINE = (m.c.id == bindparam("table"), m.c.lease == bindparam("known"), m.c.worker == bindparam("by"))
+RENEW = Statement(update(m).where(*_MINE).values(lease_until_ms=bindparam("until")))
+FINISH = Statement(
+    update(m)
+    .where(*_MINE)
+    .values(
+        lease_until_ms=literal_column("NULL"),
+        worker=literal_column("''"),
+        looked_ms=bindparam("now"),
+        # A request that came while the table was worked on stays. What was planned meanwhile is planned again.
+        due_ms=case(
+            (m.c.requested == bindparam("done"), bindparam("next_ms", type_=NUMBER)), else_=literal_column("0")
+        ),
+        why=case((m.c.requested == bindparam("done"), bindparam("reason")), else_=m.c.why),
+        failures=bindparam("failed"),
+        error=bindparam("problem"),
+        seen=bindparam("found"),
+        requested=case((m.c.requested == bindparam("done"), literal_column("''")), else_=m.c.requested),
+        requested_by=case((m.c.requested == bindparam("done"), literal_column("''")), else_=m.c.requested_by),
+    )
+)
+INSERT_RUN = Statement(insert_into(r, "table_id", *RUN))
+NEVER = 1 << 62
+"""A time that does not come."""
+
+
+def claim_tables(
+    tx: Tx, worker: str, count: int, most: int, lease_ms: int
+) -> tuple[list[MaintainedTable], list[MaintainedTable]]:
+    """Lease tables that are due, the longest due first; return them, and those whose worker has died among them.
+
+    Args:
+        tx: the transaction.
+        worker: who takes them.
+        count: how many at most.
+        most: how many may be leased at once, by all workers.
+        lease_ms: how long the leases last unless they are renewed.
+    """
+    tx.lock(CLAIM_LOCK, ())
+    now = read_clock(tx)
+    ((leased,),) = tx.fetch_all(COUNT_LEASES, {"now": now})
+    size = min(count, most - leased)
+    if size < 1:
+        return [], []
+    abandoned = _to_tables(tx.fetch_all(EXPIRED, {"now": now, "size": size}))
+    due = _to_tables(tx.fetch_all(DUE, {"now": now, "size": size - len(abandoned)})) if len(abandoned) < size else []
+    taken = [
+        table
+        for table in (*abandoned, *due)
+        if tx.run(TAKE, {"table": table.id, "known": table.lease, "by": worker, "until": now + lease_ms, "now": now})
+    ]
+    return taken, abandoned
+
+
+def renew_lease(tx: Tx, table: MaintainedTable, worker: str, lease_ms: int) -> bool:
+    """Prolong the lease that `claim_tables` gave; False if another worker has the table."""
+    values = {"table": table.id, "known": table.lease + 1, "by": worker, "until": read_clock(tx) + lease_ms}
+    return tx.run(RENEW, values) == 1
+
+
+def finish_lease(
+    tx: Tx,
+    table: MaintainedTable,
+    worker: str,
+    *,
+    next_ms: int | None,
+    why: str,
+    failures: int,
+    error: str,
+    seen: Mapping[str, Any],
+    runs: Sequence[MaintenanceRun],
+) -> bool:
+    """End a lease, and record what was done; False, and nothing is recorded, if another worker has the table.
+
+    Args:
+        tx: the transaction.
+        table: as `claim_tables` returned it.
+        worker: who did it.
+        next_ms: when the table is due again, if at all.
+        why: the reason for that.
+        failures: how often in a row it has failed.
+        error: the last failure.
+        seen: what was found.
+        runs: what was done.
+    """
+    values = {
+        "table": table.id,
+        "known": table.lease + 1,
+        "by": worker,
+        "now": read_clock(tx),
+        "next_ms": next_ms,
+        "reason": why,
+        "failed": failures,
+        "problem": error,
+        "found": to_json(seen),
+        "done": table.requested,
+    }
+    if tx.run(FINISH, values) != 1:
+        return False
+    insert_runs(tx, table.id, runs)
+    return True
+
+
+def insert_runs(tx: Tx, table_id: int, runs: Sequence[MaintenanceRun]) -> None:
+    """Record what was done to a table, and count it."""
+    if not runs:
+        return
+    tx.run_many(INSERT_RUN, [{"table_id": table_id, **{name: getattr(run, name) for name in RUN}} for run in runs])
+    for run in runs:
+        count_up(tx, f"runs.{run.operation}.{run.outcome}", 1)
+        if run.bytes_removed:
+            count_up(tx, "bytes.removed", run.bytes_removed)
+
+
+def _to_tables(rows: Sequence[Row]) -> list[MaintainedTable]:
+    return [_maintained_table(row) for row in rows]
+
+
+def _maintained_table(row: Row) -> MaintainedTable:
+    table, backend, path, own_path, name, entry, *rest = row
+    is_own = entry is not None
+    levels = (*split_levels(own_path or ""), name) if is_own else split_levels(path)
+    return MaintainedTable(table, backend, levels, entry, *rest[:-1], from_json(rest[-1]))  # type: ignore[call-arg]
+
+
+# Status
+
+LISTED = Statement(
+    _MAINTAINED.where(
+        _EXISTS,
+        or_(m.c.due_ms <= bindparam("upto"), m.c.lease_until_ms.is_not(None), m.c.failures > literal_column("0")),
+    )
+    .order_by(m.c.lease_until_ms.is_(None), m.c.due_ms, m.c.id)
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+ONE_OWN = Statement(_MAINTAINED.where(m.c.entry_id == bindparam("entry")))
+ONE_OTHER = Statement(_MAINTAINED.where(m.c.backend == bindparam("place"), m.c.path_key == bindparam("key")))
+_run_columns = tuple(r.c[name] for name in RUN)
+RECENT_RUNS = Statement(
+    select(m.c.backend, m.c.path, n.c.path, e.c.name, m.c.entry_id, *_run_columns)
+    .select_from(r)
+    .join(m, m.c.id == r.c.table_id)
+    .outerjoin(e, e.c.id == m.c.entry_id)
+    .outerjoin(n, n.c.id == e.c.namespace_id)
+    .where(_EXISTS)
+    .order_by(r.c.id.desc())
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+RUNS_OF_TABLE = Statement(
+    select(*_run_columns)
+    .where(r.c.table_id == bindparam("table"))
+    .order_by(r.c.id.desc())
+    .limit(bindparam("size"))
+    .offset(NONE)
+)
+COUNTS = Statement(
+    select(
+        func.count(),
+        func.count(case((and_(m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)), m.c.id))),
+        func.count(case((m.c.lease_until_ms >= bindparam("now"), m.c.id))),
+        func.count(case((m.c.failures > literal_column("0"), m.c.id))),
+        func.min(case((and_(m.c.due_ms > literal_column("0"), m.c.lease_until_ms.is_(None)), m.c.due_ms))),
+    ).select_from(m)
+)
+DELETE_RUNS = Statement(delete(r).where(r.c.ended_ms < bindparam("before")))
+
+
+def list_maintained_tables(tx: Tx, upto_ms: int, limit: int) -> list[MaintainedTable]:
+    """Return tables that are worked on, that have failed, or that are due until a time, in the order of their turn."""
+    return _to_tables(tx.fetch_all(LISTED, {"upto": upto_ms, "size": limit}))
+
+
+def find_maintained_table(tx: Tx, backend: str, which: int | tuple[str, ...]) -> MaintainedTable | None:
+    """Return a table by its entry, or by its levels in another catalog; None if nothing was planned for it yet."""
+    if isinstance(which, int):
+        row = tx.fetch_one(ONE_OWN, {"entry": which})
+    else:
+        row = tx.fetch_one(ONE_OTHER, {"place": backend, "key": index_key(join_levels(which))})
+    return None if row is None else _maintained_table(row)
+
+
+def list_recent_runs(tx: Tx, limit: int) -> list[tuple[str, tuple[str, ...], MaintenanceRun]]:
+    """Return the newest runs, each with backend and levels of its table."""
+    rows = tx.fetch_all(RECENT_RUNS, {"size": limit})
+    return [
+        (
+            backend,
+            (*split_levels(own_path or ""), name) if entry is not None else split_levels(path),
+            MaintenanceRun(*run),
+        )
+        for backend, path, own_path, name, entry, *run in rows
+    ]
+
+
+def list_runs(tx: Tx, table_id: int, limit: int) -> list[MaintenanceRun]:
+    """Return the newest runs of a table."""
+    return [MaintenanceRun(*row) for row in tx.fetch_all(RUNS_OF_TABLE, {"table": table_id, "size": limit})]
+
+
+def count_tables(tx: Tx) -> dict[str, int]:
+    """Return how many tables are known, due, running and failing, and the age in ms of what is due for longest."""
+    now = read_clock(tx)
+    ((known, due, running, failing, oldest),) = tx.fetch_all(COUNTS, {"now": now})
+    return {
+        "known": known,
+        "due": due,
+        "running": running,
+        "failing": failing,
+        "waiting_ms": max(0, now - oldest) if oldest else 0,
+    }
+
+
+def delete_runs_before(tx: Tx, before_ms: int) -> int:
+    """Delete records of runs that ended before a time, and return their number."""
+    return tx.run(DELETE_RUNS, {"before": before_ms})

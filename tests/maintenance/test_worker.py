@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from tests.maintenance.places import QUICK, Place, age_files, open_place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with open_place(tmp_path) as place:
+        yield place
+
+
+def test_a_table_is_compacted_and_cleaned_up(place: Place) -> None:
+    place.create("docs", commits=6)
+    place.plan()
+    place.work()
+    assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
+    dataset = place.open("docs")
+    assert len(dataset.get_fragments()) == 1
+    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(60))
+    cleanup, compact = place.records()
+    assert (compact.message, compact.version_before, compact.version_after) == (
+        "6 fragments became 1",
+        6,
+        8,
+    )  # Lance reserves a number first
+    assert compact.bytes_before is not None
+    assert compact.bytes_after is not None
+    assert compact.bytes_after < compact.bytes_before
+    assert cleanup.message.startswith("7 versions removed")
+    assert cleanup.bytes_removed > 0
+    assert len(list((place.folder / "main").rglob("*.manifest"))) == 1
+    assert compact.worker == "one"
+    assert place.table("docs").due_ms is not None  # orphans, in a week
+
+
+def test_nothing_is_done_unless_it_is_switched_on(tmp_path: Path) -> None:
+    with open_place(tmp_path, policy={}) as place:
+        place.create("docs", commits=6)
+        place.create("one", commits=6, properties=QUICK)
+        place.plan()
+        place.work()
+        assert {name for name, _, _ in place.runs()} == {"one"}
+
+
+def test_commits_are_planned_by_what_they_record(place: Place) -> None:
+    place.create("docs")
+    place.plan()
+    place.work()
+    assert place.runs() == []
+    looked = place.table("docs").looked_ms
+    for number in range(3):
+        place.write("docs", start=number)
+        place.maintenance.plan_commits()
+    place.work()
+    assert place.table("docs").looked_ms == looked  # three commits: not looked at
+    place.write("docs")
+    place.work()
+    assert place.runs()[0] == ("docs", "compact", "done")
+
+
+def test_a_table_that_storage_manages_is_looked_at_in_time(place: Place) -> None:
+    place.create("docs", by="storage", commits=1)
+    place.plan()
+    place.work()
+    for _ in range(6):
+        place.write("docs")
+    place.work()
+    assert place.runs() == []
+    place.plan()
+    place.work()
+    assert ("docs", "compact", "done") in place.runs()
+
+
+def test_deleted_rows_and_indices(place: Place, tmp_path: Path) -> None:
+    own = {"maintenance.index.unindexed-rows": "20", "maintenance.compact.min-fragments": "100"}
+    place.create("docs", properties=own)
+    place.write("docs", rows=1000)
+    place.open("docs").create_scalar_index("id", "BTREE")
+    place.plan()
+    place.work()
+    place.write("docs", rows=30, start=5000)
+    place.work()
+    assert ("docs", "index", "done") in place.runs()
+    assert place.open("docs").describe_indices()[0].num_rows_indexed == 1040
+    place.open("docs").delete("id < 500")
+    place.work()
+    assert ("docs", "compact", "done") in place.runs()
+    assert sum(each.metadata.num_deletions or 0 for each in place.open("docs").get_fragments()) == 0
+
+
+def test_orphans_are_removed(place: Place) -> None:
+    place.create("docs")
+    place.plan()
+    folder = next((place.folder / "main").rglob("_versions")).parent
+    (folder / "data" / "ffffffff-dead.lance").write_bytes(b"orphan")
+    age_files(folder, 8 * 86400)
+    place.work()
+    assert ("docs", "orphans", "done") in place.runs()
+    assert not (folder / "data" / "ffffffff-dead.lance").exists()
+    assert place.open("docs").count_rows() == 10
+
+
+def test_tags_and_the_newest_versions_stay(tmp_path: Path) -> None:
+    with open_place(tmp_path, policy={**QUICK, "maintenance.cleanup.keep-versions": "3"}) as place:
+        place.create("docs", commits=10, properties={"maintenance.compact": "false"})
+        place.open("docs").tags.create("kept", 2)
+        place.plan()
+        place.work()
+        versions = {int(each["version"]) for each in lance.dataset(str(place.open("docs").uri)).versions()}
+        assert versions == {2, 8, 9, 10}
+
+
+def test_more_versions_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datetime import timedelta
+
+    from lancehouse.maintenance import table_work
+
+    monkeypatch.setattr(table_work, "LEAST_AGE", timedelta(0))
+    policy = {**QUICK, "maintenance.cleanup.older-than": "7d", "maintenance.cleanup.max-versions": "4"}
+    with open_place(tmp_path, policy=policy) as place:
+        place.create("docs", commits=9, properties={"maintenance.compact": "false"})
+        place.plan()
+        place.work()
+        left = [int(each["version"]) for each in lance.dataset(str(place.open("docs").uri)).versions()]
+        assert left[-1] == 9
+        assert 3 <= len(left) <= 4
+
+
+def test_a_commit_that_overtakes_a_compaction(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's commit is made, ours is not; then it is planned again on what the user made."""
+    from lancehouse.jobs import compaction
+
+    real, times = compaction.commit, list[int]()
+
+    def commit(table: object, results: list[str]) -> object:
+        if not times:
+            times.append(1)
+            place.open("docs").delete("id = 3")
+        return real(table, results)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compaction, "commit", commit)
+    place.create("docs", commits=6)
+    place.plan()
+    place.work()
+    assert place.runs() == [("docs", "compact", "overtaken")]
+    assert place.table("docs").why == "overtaken by a commit"
+    assert place.table("docs").failures == 0
+    dataset = place.open("docs")
+    assert (len(dataset.get_fragments()), dataset.count_rows()) == (6, 59)
+    assert not any(file.name.startswith("jobs") for file in (place.folder / "main").rglob("_lancehouse/jobs/*/*"))
+    place.database.write(lambda tx: _make_due(tx, place))
+    place.work()
+    assert ("docs", "compact", "done") in place.runs()
+    assert place.open("docs").count_rows() == 59
+
+
+def _make_due(tx: object, place: Place) -> None:
+    from lancehouse.store import maintenance as rows
+
+    table = place.table("docs")
+    rows.request_maintenance(tx, "main", table.entry_id, "", (), "")  # type: ignore[arg-type]
+
+
+def test_failures_back_off(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lance_namespace.errors import InternalError
+
+    from lancehouse.jobs import compaction
+
+    def fail(*_: object) -> None:
+        raise InternalError("the disk is on fire")
+
+    monkeypatch.setattr(compaction, "compact", fail)
+    place.create("docs", commits=6)
+    place.plan()
+    pauses = []
+    for _ in range(3):
+        place.work()
+        table = place.table("docs")
+        assert table.due_ms is not None
+        assert table.looked_ms is not None
+        pauses.append(round((table.due_ms - table.looked_ms) / 1000))
+        place.database.write(lambda tx: _make_due(tx, place))
+    assert pauses == [60, 120, 240]
+    assert table.error == "compact: the disk is on fire"
+    assert place.runs() == [("docs", "compact", "failed")] * 3
+
+
+def test_an_unforeseen_error_does_not_end_the_worker(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lancehouse.maintenance import worker
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no")
+
+    monkeypatch.setattr(worker, "read_facts", fail)
+    place.create("docs", commits=6)
+    place.plan()
+    place.work()
+    assert place.table("docs").error == "ZeroDivisionError: no"
+
+
+def test_windows(tmp_path: Path) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    now = datetime.now(UTC)
+    window = f"{now + timedelta(hours=2):%H:%M}-{now + timedelta(hours=3):%H:%M}"
+    with open_place(tmp_path, policy={**QUICK, "maintenance.window": window}) as place:
+        place.create("docs", commits=6)
+        place.plan()
+        place.work()
+        assert place.runs() == []
+        due_ms = place.table("docs").due_ms
+        assert due_ms is not None
+        assert timedelta(hours=1) < datetime.fromtimestamp(due_ms / 1000, UTC) - now < timedelta(hours=2, minutes=1)
+        place.database.write(lambda tx: _request(tx, place, "compact"))
+        place.work()
+        assert place.runs() == [("docs", "compact", "done")]
+
+
+def _request(tx: object, place: Place, *operations: str) -> None:
+    from lancehouse.store import maintenance as rows
+
+    rows.request_maintenance(tx, "main", place.table("docs").entry_id, "", operations, "me")  # type: ignore[arg-type]
+
+
+def test_two_workers_share_tables(place: Place) -> None:
+    names = [f"t{number}" for number in range(12)]
+    for name in names:
+        place.create(name, commits=5)
+    place.plan()
+    workers = [place.worker(name, threads=2) for name in ("one", "two")]
+    threads = [threading.Thread(target=worker.run_until_idle) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    compactions = [name for name, operation, outcome in place.runs() if (operation, outcome) == ("compact", "done")]
+    assert sorted(compactions) == sorted(names)
+    assert {outcome for _, _, outcome in place.runs()} == {"done"}
+
+
+def test_functions_are_allowed_by_the_server_only(tmp_path: Path) -> None:
+    from lancehouse.jobs import TableJobs
+    from tests.maintenance.functions import double
+
+    with open_place(tmp_path, policy={**QUICK, "maintenance.fill": "true"}) as place:
+        place.create("docs")
+        TableJobs(place.client).define_columns(["main", "db", "docs"], {"double": double})
+        place.plan()
+        place.work()
+        assert ("docs", "fill", "failed") in place.runs()
+        assert "tests.maintenance.functions" in place.table("docs").error
+        place.database.write(lambda tx: _make_due(tx, place))
+        place.work(functions=("tests.maintenance.functions",))
+        assert ("docs", "fill", "done") in place.runs()
+        assert place.open("docs").to_table()["double"].to_pylist() == [2 * each for each in range(10)]
+
+
+def test_a_table_of_another_catalog(tmp_path: Path) -> None:
+    from lancehouse.server.settings import BackendSettings
+
+    root = tmp_path / "other"
+    other = BackendSettings(
+        "other", "dir", {"root": str(root)}, (str(root),), {**QUICK, "maintenance.orphans": "false"}
+    )
+    rows = pa.table({"id": [1, 2]})
+    for number in range(6):
+        lance.write_dataset(rows, str(root / "docs.lance"), mode="append" if number else "create")
+    with open_place(tmp_path, backends=[other]) as place:
+        place.work()
+        assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
+        assert lance.dataset(str(root / "docs.lance")).count_rows() == 12
