@@ -17,7 +17,7 @@ from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, LanceNa
 from lancehouse.catalog.maintenance import Maintenance
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.gateway.backends import Backend
-from lancehouse.maintenance.process import create_maintenance, find_warehouses, open_backends
+from lancehouse.maintenance.process import find_warehouses, open_backends
 from lancehouse.maintenance.worker import MaintenanceWorker, WorkerOptions
 from lancehouse.server.http.observability import Log
 from lancehouse.server.settings import ServerSettings
@@ -111,11 +111,11 @@ def open_place(
     (folder / "main").mkdir(exist_ok=True)
     warehouses = find_warehouses(settings)
     log = Log("error", os.open(os.devnull, os.O_WRONLY))
-    database, served = open_backends(settings, warehouses, log)
-    place = Place(database, create_maintenance(settings, warehouses, database), served, folder)
+    catalog, served = open_backends(settings, warehouses, log)
+    place = Place(catalog.database, catalog.maintenance, served, folder)
     place.client.create_namespace(CreateNamespaceRequest(id=["main", "db"], mode="exist_ok"))
     yield place
-    database.close()
+    place.database.close()
     log.close()
 
 

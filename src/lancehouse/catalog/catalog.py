@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lancehouse.catalog.audit import Audit
 from lancehouse.catalog.callers import SERVER
 from lancehouse.catalog.commits import Commits
 from lancehouse.catalog.dropped_tables import DroppedTables
+from lancehouse.catalog.maintenance import Maintenance
 from lancehouse.catalog.metadata_loader import STORAGE_REFRESH_S, DocumentCache, LanceMetadataCache, MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
 from lancehouse.catalog.scans import Scans
@@ -33,7 +34,9 @@ class Catalog:
         *,
         scan_cache_bytes: int = SCAN_CACHE_BYTES,
         storage_refresh_s: float = STORAGE_REFRESH_S,
+        backend_policies: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
+        """Create the services; `backend_policies` are maintenance properties of the gateway's other backends."""
         self.database = database
         self.warehouses = Warehouses((warehouse.name, warehouse) for warehouse in warehouses)
         lance = LanceMetadataCache(database, storage_refresh_s=storage_refresh_s)
@@ -45,6 +48,7 @@ class Catalog:
         self.dropped_tables = DroppedTables(database, documents)
         self.views = Views(database, loader)
         self.commits = Commits(database, loader)
+        self.maintenance = Maintenance(database, warehouses, backend_policies)
         self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
         self.audit = Audit(database)
 

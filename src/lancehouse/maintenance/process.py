@@ -26,7 +26,6 @@ from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 from lancehouse import in_process
 from lancehouse.catalog import bootstrap
 from lancehouse.catalog.callers import Grant, Identity, Role
-from lancehouse.catalog.maintenance import Maintenance
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress
@@ -37,9 +36,9 @@ from lancehouse.server.run import create_backends, die_with
 from lancehouse.server.settings import ServerSettings, warehouse_from_json
 
 if TYPE_CHECKING:
+    from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
     from lancehouse.jobs.engine import Engine
-    from lancehouse.store.database import Database
     from lancehouse.store.model import MaintainedTable
 
 logger = logging.getLogger(__name__)
@@ -69,18 +68,23 @@ class MaintenanceIdentity:
 
 def open_backends(
     settings: ServerSettings, warehouses: Sequence[Warehouse], log: Log
-) -> tuple[Database, dict[str, Backend]]:
-    """Open the catalog in this process; return its database, and the warehouses and other backends."""
+) -> tuple[Catalog, dict[str, Backend]]:
+    """Open the catalog in this process; return it, and its warehouses and other backends."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.server.http.application import App
 
     database = bootstrap.open_database(settings.db)
-    catalog = Catalog(database, warehouses, storage_refresh_s=settings.storage_refresh)
+    catalog = Catalog(
+        database,
+        warehouses,
+        storage_refresh_s=settings.storage_refresh,
+        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
+    )
     identity = MaintenanceIdentity()
     app = App(catalog, identity, limits=settings.limits, log=log)
     name = uuid4().hex
     in_process.register_server(name, app.answer_in_process)
-    return database, create_backends(settings, catalog, identity, f"{in_process.SCHEME}://{name}/iceberg")
+    return catalog, create_backends(settings, catalog, identity, f"{in_process.SCHEME}://{name}/iceberg")
 
 
 def find_warehouses(settings: ServerSettings) -> list[Warehouse]:
@@ -96,11 +100,6 @@ def find_warehouses(settings: ServerSettings) -> list[Warehouse]:
         database.close()
 
 
-def create_maintenance(settings: ServerSettings, warehouses: Sequence[Warehouse], database: Database) -> Maintenance:
-    """Return the service on the database, with the policies of the settings."""
-    return Maintenance(database, warehouses, {backend.name: backend.maintenance for backend in settings.backends})
-
-
 def run_worker(
     settings: ServerSettings,
     warehouses: Sequence[Warehouse],
@@ -111,7 +110,7 @@ def run_worker(
     """Maintain tables in this process until `stop` is set."""
     log = Log(settings.log_level)
     install_logging(log)
-    database, backends = open_backends(settings, warehouses, Log("warning"))
+    catalog, backends = open_backends(settings, warehouses, Log("warning"))
     options = WorkerOptions(
         name=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}",
         threads=threads,
@@ -121,10 +120,9 @@ def run_worker(
         catalogs={backend.name: backend.catalogs for backend in settings.backends},
     )
     try:
-        maintenance = create_maintenance(settings, warehouses, database)
-        MaintenanceWorker(maintenance, backends, options, choose_engine).run(stop)
+        MaintenanceWorker(catalog.maintenance, backends, options, choose_engine).run(stop)
     finally:
-        database.close()
+        catalog.database.close()
         log.close()
 
 

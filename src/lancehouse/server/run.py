@@ -186,7 +186,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     """Create the application, with its own database connections."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.catalog.webhooks import WebhookSender
-    from lancehouse.server.api import lance
+    from lancehouse.server.api import lance, maintenance
     from lancehouse.server.api import principals as principals_api
     from lancehouse.server.console import routes
     from lancehouse.server.http.application import App
@@ -199,6 +199,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         warehouses,
         scan_cache_bytes=settings.scan_cache_bytes,
         storage_refresh_s=settings.storage_refresh,
+        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
     )
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     # Without authentication the server may listen on loopback only, unless --insecure allows more.
@@ -209,7 +210,12 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     )
     name = uuid4().hex
     backends = create_backends(settings, catalog, authenticator, f"{in_process.SCHEME}://{name}/iceberg")
-    extra_routes = [*lance.routes(backends), *routes.routes(backends), *principals_api.routes(principals)]
+    extra_routes = [
+        *lance.routes(backends),
+        *maintenance.routes(backends),
+        *routes.routes(backends),
+        *principals_api.routes(principals),
+    ]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
     checks = [
         Check("backend", backend.name, backend.ping, OTHERS_S)

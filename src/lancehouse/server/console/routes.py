@@ -14,6 +14,7 @@ from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
 from lancehouse.catalog.callers import Role
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.messages import parse_query
+from lancehouse.server.api import maintenance
 from lancehouse.server.api.lance import bearer_token
 from lancehouse.server.console import lineage, rows, tables
 from lancehouse.server.console.backend_tables import BackendTable
@@ -249,6 +250,7 @@ CATALOG_HANDLERS: Mapping[str, ConsoleHandler] = {
     "search": tables.search,
     "dropped": tables.dropped,
     "audit": tables.audit,
+    "maintenance": lambda request: maintenance.status(request.call),
 }
 TABLE_HANDLERS: Mapping[str, ConsoleHandler] = {"changes": tables.changes}
 DATA_HANDLERS: Mapping[str, ConsoleHandler] = {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import orjson
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 
 from lancehouse.catalog.callers import Identity
+from lancehouse.server.api import maintenance
 from lancehouse.server.http import responses
 from lancehouse.server.http.bodies import FORM
 from lancehouse.server.http.calls import Call
@@ -36,6 +38,7 @@ PLACES = {
     "lance": "/lance/NAME",
     "health": ["/health/live", "/health/ready"],
     "metrics": "/metrics",
+    "maintenance": "/maintenance/v1/status",
 }
 
 
@@ -72,9 +75,11 @@ def routes(
             response.why = "ServiceUnavailableException", "; ".join(reasons)
         return response
 
-    def metrics_page(call: Call) -> Response:  # noqa: ARG001
+    def metrics_page(call: Call) -> Response:
         # Not public: it shows who works how much, and when. Any principal may read it.
         body, content_type = metrics.to_prometheus()
+        with contextlib.suppress(LanceNamespaceError):  # without its database a server still tells of itself
+            body += maintenance.to_prometheus(call.catalog.maintenance)
         return Response(200, body, content_type=content_type.encode())
 
     reads = [

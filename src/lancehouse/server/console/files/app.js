@@ -4,6 +4,7 @@ import { exchange, get, keepToken, onSignIn, token } from "./api.js";
 import { fill, h, icon, problem } from "./dom.js";
 import { parsed } from "./format.js";
 import { home, namespace } from "./places.js";
+import { maintenance } from "./maintenance.js";
 import { Search } from "./search.js";
 import { tablePage } from "./table.js";
 import { Tree } from "./tree.js";
@@ -43,7 +44,7 @@ function route() {
   page?.close?.();
   const makers = { ns: namespace, table: tablePage };
   const isKnown = at.place && Object.hasOwn(makers, at.page);
-  page = (isKnown ? makers[at.page] : home)(at, session);
+  page = (isKnown ? makers[at.page] : at.page === "maintenance" ? maintenance : home)(at, session);
   fill(main, page.element);
   main.scrollTop = 0;
   document.title = isKnown ? `${at.levels[at.levels.length - 1] || at.place} · Lancehouse` : "Lancehouse";

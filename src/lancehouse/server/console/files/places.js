@@ -23,6 +23,7 @@ export function home(_, session) {
     h("h1", {}, "Catalog"),
     h("p", { class: "lead" }, session.backends.length ? "Choose where to look, or press / and type the name of a table." : ""),
     cards.length ? h("div", { class: "cards" }, cards) : empty("You see nothing here yet", "No role of yours is on any warehouse: ask an administrator for one."),
+    h("p", {}, h("a", { href: "#/maintenance" }, "Maintenance: what is due and done")),
     programs(),
   );
   return { element };

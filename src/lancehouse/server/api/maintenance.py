@@ -1,0 +1,141 @@
+"""Routes of maintenance: what is due and done, which policy counts, and asking for it now; and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from lancehouse.catalog.callers import Role
+from lancehouse.catalog.maintenance import MOST_LISTED, Maintenance
+from lancehouse.gateway.backends import Backend
+from lancehouse.gateway.messages import parse_query
+from lancehouse.server.http import responses
+from lancehouse.server.http.calls import Call
+from lancehouse.server.http.responses import Response
+from lancehouse.server.http.routes import Route
+
+BASE = "/maintenance/v1/"
+SHOWN = 200
+"""Tables and runs in a response, unless the caller asks for less or more."""
+STATES = ("known", "due", "running", "failing")
+
+
+def status(call: Call) -> Response:
+    """Return what is due, running and failing, and what was done last, of the tables that the caller may read."""
+    service, identity = call.catalog.maintenance, call.caller.identity
+    now = service.status(_parse_limit(call))
+
+    def can_read(backend: str, levels: tuple[str, ...]) -> bool:
+        return identity.has_role(Role.READER, backend, levels[:-1])
+
+    tables = [
+        {
+            "in": table.backend,
+            "levels": table.levels,
+            "state": table.state(now.now_ms),
+            "due_ms": table.due_ms if table.due_ms != 0 else now.now_ms,
+            "why": table.why,
+            "worker": table.worker,
+            "started_ms": table.started_ms if table.worker else None,
+            "failures": table.failures,
+            "error": table.error,
+            "seen": {key: table.seen.get(key) for key in ("version", "rows", "bytes", "fragments", "versions")},
+        }
+        for table in now.tables
+        if can_read(table.backend, table.levels)
+    ]
+    runs = [
+        {"in": backend, "levels": levels, **asdict(run)}
+        for backend, levels, run in now.runs
+        if can_read(backend, levels)
+    ]
+    # Numbers of all tables are for those who may see all of them.
+    counts: Mapping[str, int] | None = now.counts if identity.is_admin_everywhere else None
+    return responses.json({"now_ms": now.now_ms, "counts": counts, "tables": tables, "runs": runs})
+
+
+def _parse_limit(call: Call) -> int:
+    text = call.query.get("limit", str(SHOWN))
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_LISTED:
+        raise InvalidInputError(f"limit must be a whole number from 1 to {MOST_LISTED}, got {text[:40]!r}")
+    return int(text)
+
+
+def routes(backends: Mapping[str, Backend]) -> list[Route]:
+    """Return the routes."""
+
+    def parse_table(call: Call) -> tuple[Backend, tuple[str, ...], Mapping[str, Any]]:
+        query = parse_query(call.raw_query)
+        name, levels = next(iter(query.get("in", ())), ""), tuple(query.get("level", ()))
+        backend = backends.get(name)
+        if backend is None:
+            raise NamespaceNotFoundError(f"there is no backend {name[:80]!r} here")
+        if "" in levels or not levels:
+            raise InvalidInputError("no table is named: give its levels, one by one, as level=…")
+        backend.check_ids([levels])
+        return backend, levels, query
+
+    def policy(call: Call) -> Response:
+        """Return the properties that count for a table or namespace of a warehouse, and where each comes from."""
+        backend, levels, _ = parse_table(call)
+        if not backend.is_warehouse:
+            raise InvalidInputError("policies of other catalogs are shown by `lancehouse maintenance show`")
+        values = call.catalog.maintenance.explain(call.caller, call.catalog.warehouses[backend.name], levels)
+        return responses.json({"properties": [asdict(value) for value in values]})
+
+    def run(call: Call) -> Response:
+        """Ask for maintenance of a table now; its writers may."""
+        backend, levels, query = parse_table(call)
+        if len(levels) < 2:
+            raise InvalidInputError("a table has a namespace: give the levels of both")
+        operations = call.catalog.maintenance.request(
+            call.caller, backend.name, levels, tuple(query.get("operation", ()))
+        )
+        return responses.json({"in": backend.name, "levels": levels, "operations": operations}, 202)
+
+    def route(name: str, method: str, handler: Callable[[Call], Response]) -> Route:
+        return Route(f"maintenance {name}", method, BASE + name, handler, alters=method == "POST")
+
+    return [
+        route("status", "GET", status),
+        route("policy", "GET", policy),
+        route("run", "POST", run),
+    ]
+
+
+class _MaintenanceMetrics(Collector):
+    """Reports what the database knows; every server of it reports the same."""
+
+    def __init__(self, counts: Mapping[str, int], counters: Mapping[str, int]) -> None:
+        self._counts = counts
+        self._counters = counters
+
+    def collect(self) -> Any:
+        """Yield the metrics."""
+        tables = GaugeMetricFamily("lancehouse_maintenance_tables", "Tables by state.", labels=["state"])
+        for state in STATES:
+            tables.add_metric([state], self._counts[state])
+        yield tables
+        waiting = self._counts["waiting_ms"] / 1000
+        yield GaugeMetricFamily("lancehouse_maintenance_waiting_seconds", "Age of what is due for longest.", waiting)
+        runs = CounterMetricFamily("lancehouse_maintenance_runs", "What was done.", labels=["operation", "outcome"])
+        for name, number in self._counters.items():
+            operation, _, outcome = name.partition(".")
+            if outcome:
+                runs.add_metric([operation, outcome], number)
+        yield runs
+        removed = self._counters.get("removed", 0)
+        yield CounterMetricFamily("lancehouse_maintenance_removed_bytes", "Bytes of files deleted.", removed)
+
+
+def to_prometheus(maintenance: Maintenance) -> bytes:
+    """Return the metrics of maintenance in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_MaintenanceMetrics(*maintenance.counters()))
+    return generate_latest(registry)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from time import time
+
+from lancehouse.store import maintenance as rows
+from lancehouse.store.database import Database
+from lancehouse.store.model import MaintainedTable, MaintenanceRun
+
+LEASE_MS = 60_000
+
+
+def plan(database: Database, count: int, due_ms: int = 1) -> None:
+    planned = [("other", ("a", f"t{number:03}"), due_ms + number, "new") for number in range(count)]
+    database.write(lambda tx: rows.plan_tables(tx, planned))
+
+
+def claim(database: Database, worker: str, count: int = 1, most: int = 100, lease_ms: int = LEASE_MS) -> list[str]:
+    taken, _ = database.write(lambda tx: rows.claim_tables(tx, worker, count, most, lease_ms))
+    return [table.levels[-1] for table in taken]
+
+
+def find(database: Database, name: str) -> MaintainedTable:
+    table = database.read(lambda tx: rows.find_maintained_table(tx, "other", ("a", name)))
+    assert table is not None
+    return table
+
+
+def test_the_clock_is_the_databases(database: Database) -> None:
+    assert abs(database.read(rows.read_clock) - time() * 1000) < 5000
+
+
+def test_what_is_due_for_longest_goes_first(database: Database) -> None:
+    plan(database, 5)
+    assert claim(database, "one", 2) == ["t000", "t001"]
+    assert claim(database, "two", 2) == ["t002", "t003"]
+    assert claim(database, "one", 5) == ["t004"]
+    assert claim(database, "one", 5) == []
+
+
+def test_limits_hold_over_all_workers(database: Database) -> None:
+    plan(database, 10)
+    assert len(claim(database, "one", 5, most=3)) == 3
+    assert claim(database, "two", 5, most=3) == []
+
+
+def test_no_table_is_leased_twice(database: Database) -> None:
+    plan(database, 60)
+
+    def take(worker: int) -> list[str]:
+        taken: list[str] = []
+        while some := claim(database, f"w{worker}", 3):
+            taken += some
+        return taken
+
+    with ThreadPoolExecutor(6) as pool:
+        taken = [name for names in pool.map(take, range(6)) for name in names]
+    assert len(taken) == len(set(taken)) == 60
+
+
+def test_a_lease_that_is_not_renewed_ends(database: Database) -> None:
+    plan(database, 1)
+    taken, _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, -1))
+    again, abandoned = database.write(lambda tx: rows.claim_tables(tx, "two", 1, 9, LEASE_MS))
+    assert [table.worker for table in abandoned] == ["one"]
+    assert not database.write(lambda tx: rows.renew_lease(tx, taken[0], "one", LEASE_MS))
+    assert database.write(lambda tx: rows.renew_lease(tx, again[0], "two", LEASE_MS))
+    # What the first one did does not count any more.
+    assert not finish(database, taken[0], "one")
+    assert finish(database, again[0], "two", runs=[run()])
+    assert find(database, "t000").lease_until_ms is None
+    assert len(database.read(lambda tx: rows.list_runs(tx, taken[0].id, 9))) == 1
+
+
+def run(outcome: str = "done") -> MaintenanceRun:
+    return MaintenanceRun(1, 2, "w", "compact", outcome, "why", 1, 2, 100, 50, 7, "message")
+
+
+def finish(
+    database: Database,
+    table: MaintainedTable,
+    worker: str,
+    next_ms: int | None = None,
+    failures: int = 0,
+    runs: list[MaintenanceRun] | None = None,
+) -> bool:
+    return database.write(
+        lambda tx: rows.finish_lease(
+            tx,
+            table,
+            worker,
+            next_ms=next_ms,
+            why="",
+            failures=failures,
+            error="",
+            seen={"version": 3},
+            runs=runs or [],
+        )
+    )
+
+
+def test_plans_become_sooner_and_never_later(database: Database) -> None:
+    for due_ms, expected in ((500, 500), (900, 500), (100, 100)):
+        plan(database, 1, due_ms)
+        assert find(database, "t000").due_ms == expected
+
+
+def test_a_table_that_failed_waits(database: Database) -> None:
+    plan(database, 1)
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    finish(database, table, "one", next_ms=10**15, failures=1)
+    plan(database, 1)
+    assert find(database, "t000").due_ms == 10**15
+
+
+def test_a_request_while_a_table_is_worked_on_stays(database: Database) -> None:
+    plan(database, 1)
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    database.write(lambda tx: rows.request_maintenance(tx, "other", ("a", "t000"), "me", ["compact"], "me"))
+    assert claim(database, "two") == []
+    finish(database, table, "one", next_ms=10**15)
+    again = find(database, "t000")
+    assert (again.due_ms, again.requested) == (0, "compact")
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "two", 1, 9, LEASE_MS))
+    finish(database, table, "two")
+    assert (find(database, "t000").due_ms, find(database, "t000").requested) == (None, "")
+
+
+def test_marks_and_counters(database: Database) -> None:
+    assert database.write(lambda tx: rows.take_mark(tx, "s", "one", 100, 50))
+    assert not database.write(lambda tx: rows.take_mark(tx, "s", "two", 200, 60))
+    assert database.write(lambda tx: rows.take_mark(tx, "s", "one", 120, 60))
+    assert database.write(lambda tx: rows.take_mark(tx, "s", "two", 300, 130))
+    plan(database, 1)
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    finish(database, table, "one", runs=[run(), run(), run("failed")])
+    assert database.read(lambda tx: rows.list_marks(tx, "runs.")) == {"compact.done": 2, "compact.failed": 1}
+    assert database.read(lambda tx: rows.list_marks(tx, "bytes.")) == {"removed": 21}
+    counts = database.read(rows.count_tables)
+    assert (counts["known"], counts["due"], counts["running"]) == (1, 0, 0)
+    assert database.write(lambda tx: rows.delete_runs_before(tx, 3)) == 3
+    database.write(lambda tx: rows.forget_table(tx, "other", ("a", "t000")))
+    assert database.read(rows.count_tables)["known"] == 0
