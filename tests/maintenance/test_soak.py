@@ -96,13 +96,12 @@ def repeat(writer: Writer, commits: int) -> None:
 
 
 def test_a_week(tmp_path: Path, soak: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    hours, commits = (168, 12) if soak else (3, 8)
+    hours, commits = (168, 6) if soak else (3, 8)
     with open_place(tmp_path, policy=POLICY) as place:
         most = simulate(place, hours, commits, monkeypatch)
         assert not [run for run in place.records() if run.outcome == "failed"]
         done = {run.operation for run in place.records() if run.outcome == "done"}
         assert {"compact", "cleanup"} <= done
-        print(most)
         for fragments, versions, files in most.values():
             # Of what a few hours bring, never of what the week brought.
             assert fragments <= 5 * commits
