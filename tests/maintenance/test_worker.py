@@ -277,3 +277,56 @@ def test_a_table_of_another_catalog(tmp_path: Path) -> None:
         place.work()
         assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
         assert lance.dataset(str(root / "docs.lance")).count_rows() == 12
+
+
+def test_a_table_in_polaris(tmp_path: Path) -> None:
+    """Its policy is stored with its data, since Polaris cannot change an entry."""
+    from lance_namespace import CreateNamespaceRequest, connect
+
+    from lancehouse.maintenance.policies import change_properties
+    from lancehouse.server.settings import BackendSettings
+    from tests.servers.polaris import Polaris
+
+    root = tmp_path / "polaris"
+    with Polaris("wh", root=root.as_uri()) as server:
+        properties = {"endpoint": server.uri, "credential": server.credential}
+        client = connect("lancehouse.PolarisNamespace", properties)
+        client.create_namespace(CreateNamespaceRequest(id=["wh", "db"]))
+        for name in ("docs", "left"):
+            for number in range(6):
+                rows, mode = pa.table({"id": [number]}), "append" if number else "create"
+                lance.write_dataset(rows, namespace_client=client, table_id=["wh", "db", name], mode=mode)
+        change_properties(client, ["wh", "db", "docs"], QUICK, [])
+        off = {"maintenance.enabled": "false"}
+        other = BackendSettings("other", "lancehouse.PolarisNamespace", properties, (str(root),), off, ("wh",))
+        with open_place(tmp_path, backends=[other]) as place:
+            place.work()
+            assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
+        assert lance.dataset(namespace_client=client, table_id=["wh", "db", "docs"]).count_rows() == 6
+
+
+def test_on_postgres(tmp_path: Path, postgres: str) -> None:
+    from tests.servers.postgres import new_database
+    from tests.store.conftest import drop
+
+    url = new_database(postgres)
+    with open_place(tmp_path, db=url) as place:
+        names = [f"t{number}" for number in range(4)]
+        for name in names:
+            place.create(name, commits=5)
+        place.plan()
+        workers = [place.worker(name, threads=2) for name in ("one", "two")]
+        threads = [threading.Thread(target=worker.run_until_idle) for worker in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(name for name, operation, _ in place.runs() if operation == "compact") == names
+        assert {outcome for _, _, outcome in place.runs()} == {"done"}
+        for name in names:
+            place.write(name)
+        assert place.maintenance.plan_commits() == 4  # for their next clean-ups
+        place.open("t0").delete("id < 20")
+        place.work()
+        assert place.runs()[-1][:2] in (("t0", "cleanup"), ("t0", "compact"))
+    drop(url)

@@ -140,9 +140,10 @@ class MaintenanceWorker:
             self._polling = poller.submit(self._poll_backends)
 
     def _poll_backends(self) -> None:
-        for name in self._maintenance.backends:
+        for name, policy in self._maintenance.backends.items():
             backend = self._backends.get(name)
-            if backend is None or not self._maintenance.is_time(f"polled.{name}", self._options.poll_s):
+            # Without a word about maintenance in the server's file, another catalog is left alone.
+            if backend is None or not policy or not self._maintenance.is_time(f"polled.{name}", self._options.poll_s):
                 continue
             with _log_errors(f"backend {name}"):
                 client = _client_of(backend)

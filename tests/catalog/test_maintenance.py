@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lance_namespace.errors import InvalidInputError
+
+from lancehouse.catalog.callers import Caller
+from lancehouse.catalog.catalog import Catalog
+from lancehouse.catalog.maintenance import SWEPT, Seen, find_reason, next_time
+from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.maintenance_policy import resolve_policy
+from lancehouse.store import maintenance as rows
+
+ON = {"maintenance.enabled": "true"}
+HOUR = 3_600_000
+SEEN = Seen(version=100, rows=100_000, files=10, versions=3, cleaned_at=98)
+
+
+@pytest.mark.parametrize(
+    ("properties", "seen", "version", "totals", "words"),
+    [
+        ({}, {}, 107, (100_000, 17), None),
+        ({}, {}, 108, (100_000, 10), "8 commits"),
+        ({}, {}, 101, (100_000, 18), "8 more files"),
+        ({"compact": "false"}, {}, 150, (100_000, 60), None),
+        ({"compact.min-fragments": "2"}, {}, 102, (100_000, 12), "2 commits"),
+        ({}, {}, 101, (90_000, 10), "10000 fewer rows"),
+        ({}, {}, 101, (90_001, 10), None),
+        ({}, {"indices": 1}, 101, (110_000, 11), "10000 rows since"),
+        ({}, {"indices": 0}, 101, (110_000, 11), None),
+        ({"index": "false"}, {"indices": 1}, 101, (110_000, 11), None),
+        ({}, {"indices": 1}, 101, None, "1 commits since"),
+        ({}, {}, 101, None, None),
+        ({"fill": "true"}, {"computed": 1}, 101, (100_000, 10), "computed columns"),
+        ({}, {"computed": 1}, 101, (100_000, 10), None),
+        ({"cleanup.max-versions": "5"}, {}, 101, (100_000, 10), "more than 5 versions"),
+        ({"cleanup.max-versions": "6"}, {}, 101, (100_000, 10), None),
+    ],
+)
+def test_reasons(
+    properties: dict[str, str],
+    seen: dict[str, Any],
+    version: int,
+    totals: tuple[int, int] | None,
+    words: str | None,
+) -> None:
+    policy = resolve_policy([ON, {f"maintenance.{key}": value for key, value in properties.items()}])
+    summary = {} if totals is None else {"total-records": str(totals[0]), "total-data-files": str(totals[1])}
+    why = find_reason(policy, Seen.from_json({**SEEN.to_json(), **seen}), version, summary)
+    assert (why is None) == (words is None), why
+    assert words is None or words in str(why)
+
+
+@pytest.mark.parametrize(
+    ("properties", "seen", "expected"),
+    [
+        ({}, {"done_ms": {"cleanup": HOUR, "orphans": HOUR}}, 25 * HOUR),
+        ({}, {"done_ms": {"cleanup": HOUR, "orphans": HOUR}, "versions": 1, "cleaned_at": 100}, (7 * 24 + 1) * HOUR),
+        ({"orphans": "false"}, {"versions": 1, "cleaned_at": 100}, None),
+        ({"cleanup": "false", "orphans": "false", "refresh": "true"}, {"is_view": True}, HOUR),
+        ({"cleanup": "false", "orphans": "false", "refresh": "true"}, {}, None),
+    ],
+)
+def test_times(properties: dict[str, str], seen: dict[str, Any], expected: int | None) -> None:
+    policy = resolve_policy([ON, {f"maintenance.{key}": value for key, value in properties.items()}])
+    after = next_time(policy, Seen.from_json({**SEEN.to_json(), **seen}), 100)
+    assert (after and after[0]) == expected
+
+
+def test_a_look_of_another_release_can_be_read() -> None:
+    assert Seen.from_json({"version": 3, "unheard_of": 1}) == Seen(version=3)
+
+
+def test_a_policy_of_a_namespace_lets_all_tables_be_planned(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    catalog.namespaces.create(caller, main, ("a",), {})
+    catalog.maintenance.sweep(3600)
+    assert catalog.maintenance.sweep(3600) is None
+    catalog.namespaces.update_properties(caller, main, ("a",), {"owner": "me"}, [])
+    assert catalog.maintenance.sweep(3600) is None
+    catalog.namespaces.update_properties(caller, main, ("a",), ON, [])
+    assert catalog.database.read(lambda tx: rows.find_mark(tx, SWEPT)) == 0
+    assert catalog.maintenance.sweep(3600) == 0
+
+
+@pytest.mark.parametrize("change", ["create", "update", "table", "commit"])
+def test_wrong_policies_are_refused(catalog: Catalog, main: Warehouse, caller: Caller, change: str) -> None:
+    wrong = {"maintenance.enabled": "perhaps"}
+    catalog.namespaces.create(caller, main, ("a",), {})
+    table: dict[str, Any] = {"name": "t", "schema": {"type": "struct", "fields": []}}
+    with pytest.raises(InvalidInputError, match=r"maintenance\.enabled must be true or false, got 'perhaps'"):
+        if change == "create":
+            catalog.namespaces.create(caller, main, ("b",), wrong)
+        elif change == "update":
+            catalog.namespaces.update_properties(caller, main, ("a",), wrong, [])
+        elif change == "table":
+            catalog.tables.create(caller, main, ("a",), {**table, "properties": {"table_type": "lance", **wrong}})
+        else:
+            catalog.tables.create(caller, main, ("a",), {**table, "properties": {"table_type": "lance"}})
+            update = {"action": "set-properties", "updates": wrong}
+            catalog.commits.commit(caller, main, ("a",), "t", {"requirements": [], "updates": [update]})
