@@ -54,6 +54,7 @@ def test_a_wrong_value_of_a_catalog_does_not_count() -> None:
         ("cleanup.older-than", "9999999w", "must be a duration such as"),
         ("orphans.older-than", "59m", "must be 1h or more"),
         ("cleanup.every", "0s", "must be 1m or more"),
+        ("cleanup.older-than", "0s", "must be 1m or more: who is reading or writing"),
         ("compact.min-fragments", "1", "must be a whole number from 2 to"),
         ("compact.deleted-percent", "0", "must be a whole number from 1 to 100"),
         ("index.unindexed-rows", "-1", "must be a whole number from 1"),

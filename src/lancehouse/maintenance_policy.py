@@ -19,6 +19,9 @@ DEFAULT = "default"
 OPERATIONS = ("fill", "refresh", "compact", "index", "cleanup", "orphans")
 """What can be done to a table, in the order in which it is done: what makes rows or versions goes first."""
 
+LEAST_VERSION_AGE = timedelta(minutes=1)
+"""Versions that are younger stay, whatever a policy says."""
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _SPAN = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
@@ -78,6 +81,12 @@ def _parse_interval(text: str) -> timedelta:
     return interval
 
 
+def _parse_version_age(text: str) -> timedelta:
+    if (age := _parse_duration(text)) < LEAST_VERSION_AGE:
+        raise ValueError("must be 1m or more: who is reading or writing needs the version that they began with")
+    return age
+
+
 def _parse_orphan_age(text: str) -> timedelta:
     if (age := _parse_duration(text)) < _LEAST_ORPHAN_AGE:
         raise ValueError("must be 1h or more: younger files may belong to a writer that is about to commit them")
@@ -130,7 +139,7 @@ SETTINGS = (
     PolicySetting("index", _parse_flag, "true", "add new rows to indices"),
     PolicySetting("index.unindexed-rows", _number_parser(1, 10**12 - 1), "10000", "rows outside of an index"),
     PolicySetting("cleanup", _parse_flag, "true", "remove old versions; tagged ones stay"),
-    PolicySetting("cleanup.older-than", _parse_duration, "7d", "age from which a version is old"),
+    PolicySetting("cleanup.older-than", _parse_version_age, "7d", "age from which a version is old"),
     PolicySetting("cleanup.keep-versions", _number_parser(1, 10**6), "1", "newest versions that stay at any age"),
     PolicySetting("cleanup.max-versions", _number_parser(0, 10**9), "0", "number beyond which younger ones go; 0: any"),
     PolicySetting("cleanup.every", _parse_interval, "1d", "time between two clean-ups"),

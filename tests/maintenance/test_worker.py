@@ -118,12 +118,7 @@ def test_tags_and_the_newest_versions_stay(tmp_path: Path) -> None:
         assert versions == {2, 8, 9, 10}
 
 
-def test_more_versions_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from datetime import timedelta
-
-    from lancehouse.maintenance import table_work
-
-    monkeypatch.setattr(table_work, "LEAST_AGE", timedelta(0))
+def test_more_versions_than_allowed(tmp_path: Path) -> None:
     policy = {**QUICK, "maintenance.cleanup.older-than": "7d", "maintenance.cleanup.max-versions": "4"}
     with open_place(tmp_path, policy=policy) as place:
         place.create("docs", commits=9, properties={"maintenance.compact": "false"})
@@ -300,7 +295,7 @@ def test_a_table_in_polaris(tmp_path: Path) -> None:
         off = {"maintenance.enabled": "false"}
         other = BackendSettings("other", "lancehouse.PolarisNamespace", properties, (str(root),), off, ("wh",))
         with open_place(tmp_path, backends=[other]) as place:
-            place.work()
+            place.work(catalogs={"other": ("wh",)})
             assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
         assert lance.dataset(namespace_client=client, table_id=["wh", "db", "docs"]).count_rows() == 6
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError, TableNotFoundError
 
+from lancehouse import maintenance_policy
 from lancehouse.catalog.maintenance import Seen, next_time, open_window
 from lancehouse.jobs import columns as columns_jobs
 from lancehouse.jobs import compaction, index_building, orphans, views
@@ -32,8 +33,6 @@ logger = logging.getLogger(__name__)
 TIERS = (4096, 256, 16, 1)
 """Small fragments are first merged to fragments of this part of the target, then those: so a row is rewritten only a
 few times, however many small commits a table gets."""
-LEAST_AGE = timedelta(minutes=1)
-"""Versions that are younger stay, whatever their number: somebody may be reading them."""
 LONGEST_WAIT = 60
 """How many times `settle` a compaction waits for a table that is never left alone."""
 LONGEST_MESSAGE = 500
@@ -322,7 +321,7 @@ class TableWork:
         policy, most = self.policy, self.policy.cleanup_max_versions
         rules = [(policy.cleanup_older_than, policy.cleanup_keep_versions)]
         if most and self.seen.count_versions(facts.version) > most:
-            rules.insert(0, (min(LEAST_AGE, policy.cleanup_older_than), max(most, policy.cleanup_keep_versions)))
+            rules.insert(0, (maintenance_policy.LEAST_VERSION_AGE, max(most, policy.cleanup_keep_versions)))
         results = [orphans.run_cleanup(self.engine, self.address, age, dry_run=False, keep=keep) for age, keep in rules]
         versions, removed = (sum(getattr(each, name) for each in results) for name in ("versions", "bytes"))
         if not versions:
