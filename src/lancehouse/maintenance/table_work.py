@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError, TableNotFoundError
 
@@ -24,9 +24,6 @@ from lancehouse.lake.versions import list_manifests
 from lancehouse.maintenance_policy import OPERATIONS, MaintenancePolicy, policy_properties
 from lancehouse.schema.definitions import ViewDefinition, definitions
 from lancehouse.store.model import MaintenanceRun
-
-if TYPE_CHECKING:
-    import lance
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ def read_facts(table: TableRef) -> TableFacts:
         )
 
 
-def _last_operation(dataset: lance.LanceDataset) -> str:
+def _last_operation(dataset: Any) -> str:
     try:
         transaction = dataset.read_transaction(dataset.version)
     except (OSError, ValueError, RuntimeError, TypeError):  # none, or one that pylance cannot show

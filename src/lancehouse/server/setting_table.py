@@ -85,6 +85,8 @@ def _parse_networks(value: str) -> tuple[str, ...]:
         return tuple(str(ip_network(part.strip(), strict=False)) for part in value.split(","))
     except ValueError:
         raise ValueError("must be addresses or networks, separated by commas: 10.0.0.7,10.1.0.0/16") from None
+
+
 def _parse_functions(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     if not all(re.fullmatch(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?", name) for name in names):

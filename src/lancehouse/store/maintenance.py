@@ -509,7 +509,10 @@ COUNTS = Statement(
         func.count(case((m.c.lease_until_ms >= bindparam("now"), m.c.id))),
         func.count(case((m.c.failures > literal_column("0"), m.c.id))),
         func.min(case((and_(m.c.due_ms > literal_column("0"), m.c.lease_until_ms.is_(None)), m.c.due_ms))),
-    ).select_from(m)
+    )
+    .select_from(m)
+    .outerjoin(e, e.c.id == m.c.entry_id)
+    .where(or_(m.c.entry_id.is_(None), e.c.namespace_id.is_not(None)))
 )
 DELETE_RUNS = Statement(delete(r).where(r.c.ended_ms < bindparam("before")))
 
