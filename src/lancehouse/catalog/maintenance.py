@@ -140,6 +140,24 @@ def open_window(policy: MaintenancePolicy, at_ms: int) -> int:
     return at_ms if opens == at else int(opens.timestamp() * 1000)
 
 
+@dataclass(slots=True)
+class Plans:
+    """Tables that are due, and those for which nothing is planned any more."""
+
+    due: list[tuple[str, int | tuple[str, ...], int | None, str]] = field(default_factory=list)
+    disabled: list[int] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to store."""
+        return not self.due and not self.disabled
+
+    def store(self, tx: Tx) -> None:
+        """Store them."""
+        rows.plan_tables(tx, self.due)
+        rows.cancel_plans(tx, self.disabled)
+
+
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
     """Counts of tables by state, what is due or running, and what was done last."""
@@ -183,27 +201,27 @@ class Maintenance:
     def plan_commits(self) -> int:
         """Plan a look at the tables that need one by what was committed since the last call; return their number."""
 
-        def work(tx: Tx) -> int:
+        def read(tx: Tx) -> tuple[Plans, int | None, int]:
             after = rows.find_mark(tx, COMMITS)
             if after is None:
                 # Tables that are older than this are found when all are gone through.
-                rows.put_mark(tx, COMMITS, rows.find_last_commit(tx))
-                return 0
+                return Plans(), None, rows.find_last_commit(tx)
+            if rows.find_last_commit(tx) == after:
+                return Plans(), after, after
             now = rows.read_clock(tx)
-            changed = rows.list_changed_tables(tx, after)
-            planned = self._plan(tx, changed, now)
-            settled = rows.find_settled_commit(tx, after, now - SETTLED_MS)
+            plans = self._find_plans(tx, rows.list_changed_tables(tx, after), now)
+            return plans, after, rows.find_settled_commit(tx, after, now - SETTLED_MS)
+
+        def write(tx: Tx) -> None:
+            plans.store(tx)
             if settled != after:
                 rows.put_mark(tx, COMMITS, settled)
-            return planned
 
-        if not self._database.read(self._has_news):
-            return 0
-        return self._database.write(work)
-
-    def _has_news(self, tx: Tx) -> bool:
-        after = rows.find_mark(tx, COMMITS)
-        return after is None or rows.find_last_commit(tx) > after
+        # Writers of the database wait for neither the search nor the decisions.
+        plans, after, settled = self._database.read(read)
+        if not plans.is_empty or settled != after:
+            self._database.write(write)
+        return len(plans.due)
 
     def sweep(self, every_s: float) -> int | None:
         """Go through all tables of this catalog, if that was last done so long ago, or a policy has changed since.
@@ -220,13 +238,15 @@ class Maintenance:
         planned, after = 0, 0
         while True:
 
-            def work(tx: Tx, after: int = after) -> tuple[int, int]:
+            def read(tx: Tx, after: int = after) -> tuple[Plans, int]:
                 page = rows.sweep_tables(tx, after, PAGE)
-                planned = self._plan(tx, page, started, polled_before=started - int(every_s * 1000 / 2))
-                return planned, page[-1].entry_id if len(page) == PAGE else 0
+                polled_before = started - int(every_s * 1000 / 2)
+                return self._find_plans(tx, page, started, polled_before), page[-1].entry_id if len(page) == PAGE else 0
 
-            count, after = self._database.write(work)
-            planned += count
+            plans, after = self._database.read(read)
+            if not plans.is_empty:
+                self._database.write(plans.store)
+            planned += len(plans.due)
             if not after:
                 break
         self._database.write(lambda tx: self._finish_sweep(tx, swept, started))
@@ -238,10 +258,9 @@ class Maintenance:
             rows.put_mark(tx, SWEPT, started)
         rows.delete_runs_before(tx, started - KEPT_RUNS_MS)
 
-    def _plan(self, tx: Tx, tables: Sequence[ChangedTable], now: int, *, polled_before: int | None = None) -> int:
+    def _find_plans(self, tx: Tx, tables: Sequence[ChangedTable], now: int, polled_before: int | None = None) -> Plans:
         namespaces = rows.list_namespace_policies(tx) if tables else {}
-        planned: list[tuple[str, int | tuple[str, ...], int | None, str]] = []
-        disabled = []
+        plans = Plans()
         for table in tables:
             warehouse = self._warehouses.get(table.warehouse_id)
             if warehouse is None:
@@ -252,17 +271,16 @@ class Maintenance:
             ]
             policy = resolve_policy([warehouse.maintenance, *above, seen.config, table.properties])
             if not policy.enabled:
-                if table.due_ms is not None:
-                    disabled.append(table.entry_id)
+                plans.disabled += [table.entry_id] if table.due_ms is not None else []
                 continue
             if (due := _find_due(policy, seen, table, now, polled_before)) is not None:
                 at, why = due
                 # Never while somebody is in the middle of a series of commits, as far as that can be seen.
-                at = max(at, table.changed_ms + int(policy.settle.total_seconds() * 1000))
-                planned.append((warehouse.name, table.entry_id, open_window(policy, max(at, now)), why))
-        rows.plan_tables(tx, planned)
-        rows.cancel_plans(tx, disabled)
-        return len(planned)
+                at = max(at, now, table.changed_ms + int(policy.settle.total_seconds() * 1000))
+                at = open_window(policy, at)
+                if table.due_ms is None or at < table.due_ms:
+                    plans.due.append((warehouse.name, table.entry_id, at, why))
+        return plans
 
     def plan_backend(self, backend: str, tables: Sequence[tuple[str, ...]]) -> None:
         """Plan a look at tables of another catalog, whose commits are not seen here."""
@@ -298,6 +316,8 @@ class Maintenance:
                 rows.insert_runs(tx, table.id, [run])
             return taken
 
+        if not self._database.read(rows.has_due_tables):
+            return []
         return self._database.write(work)
 
     def renew(self, tables: Sequence[MaintainedTable], worker: str) -> list[MaintainedTable]:
@@ -337,7 +357,7 @@ class Maintenance:
                 runs=runs,
             )
             if is_mine and replan and table.entry_id is not None and not failures:
-                self._plan(tx, rows.sweep_tables(tx, table.entry_id - 1, 1), rows.read_clock(tx))
+                self._find_plans(tx, rows.sweep_tables(tx, table.entry_id - 1, 1), rows.read_clock(tx)).store(tx)
             return is_mine
 
         return self._database.write(work)

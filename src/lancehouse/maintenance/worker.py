@@ -91,6 +91,7 @@ class MaintenanceWorker:
         self._jobs: dict[int, _Job] = {}
         self._lock = threading.Lock()
         self._wake = Event()
+        self._schedules_until = 0.0
         self._polling: Future[None] | None = None
         self._namespaces: dict[tuple[str, ...], tuple[float, Sequence[Mapping[str, str]]]] = {}
 
@@ -131,8 +132,11 @@ class MaintenanceWorker:
                 self._wake.clear()
 
     def _plan(self, poller: ThreadPoolExecutor) -> None:
-        if not self._maintenance.become_scheduler(self._options.name, LEASE_MS / 1000):
-            return
+        if monotonic() > self._schedules_until:
+            if not self._maintenance.become_scheduler(self._options.name, LEASE_MS / 1000):
+                return
+            # For half of the lease nobody else can have become it, also by a clock that runs faster.
+            self._schedules_until = monotonic() + LEASE_MS / 2000
         self._maintenance.plan_commits()
         self._maintenance.sweep(self._options.poll_s)
         if self._polling is None or self._polling.done():

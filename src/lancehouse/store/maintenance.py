@@ -334,6 +334,17 @@ EXPIRED = Statement(
     .limit(bindparam("size"))
     .offset(NONE)
 )
+HAS_DUE = Statement(
+    select(m.c.id)
+    .where(
+        or_(
+            and_(m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)),
+            m.c.lease_until_ms < bindparam("now"),
+        )
+    )
+    .limit(literal_column("1"))
+    .offset(NONE)
+)
 TAKE = Statement(
     update(m)
     .where(m.c.id == bindparam("table"), m.c.lease == bindparam("known"))
@@ -397,6 +408,11 @@ def claim_tables(
         if tx.run(TAKE, {"table": table.id, "known": table.lease, "by": worker, "until": now + lease_ms, "now": now})
     ]
     return taken, abandoned
+
+
+def has_due_tables(tx: Tx) -> bool:
+    """Return whether there is a table that could be leased."""
+    return tx.fetch_one(HAS_DUE, {"now": read_clock(tx)}) is not None
 
 
 def renew_lease(tx: Tx, table: MaintainedTable, worker: str, lease_ms: int) -> bool:
