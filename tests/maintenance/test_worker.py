@@ -263,7 +263,7 @@ def test_a_table_of_another_catalog(tmp_path: Path) -> None:
 
     root = tmp_path / "other"
     other = BackendSettings(
-        "other", "dir", {"root": str(root)}, (str(root),), {**QUICK, "maintenance.orphans": "false"}
+        "other", "dir", {"root": str(root)}, (str(root),), maintenance={**QUICK, "maintenance.orphans": "false"}
     )
     rows = pa.table({"id": [1, 2]})
     for number in range(6):
@@ -293,7 +293,7 @@ def test_a_table_in_polaris(tmp_path: Path) -> None:
                 lance.write_dataset(rows, namespace_client=client, table_id=["wh", "db", name], mode=mode)
         change_properties(client, ["wh", "db", "docs"], QUICK, [])
         off = {"maintenance.enabled": "false"}
-        other = BackendSettings("other", "lancehouse.PolarisNamespace", properties, (str(root),), off, ("wh",))
+        other = BackendSettings("other", "lancehouse.PolarisNamespace", properties, (str(root),), maintenance=off, catalogs=("wh",))
         with open_place(tmp_path, backends=[other]) as place:
             place.work(catalogs={"other": ("wh",)})
             assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]

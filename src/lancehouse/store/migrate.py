@@ -33,9 +33,9 @@ from lancehouse.store.database import PATIENCE_S, Database, Sqlite
 from lancehouse.store.model import metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration. Numbers let a program tell an older schema from a newer one."""
-RELEASES = {"0001": "0.1", "0002": "0.1", "0003": "0.2", "0004": "0.2", HEAD: "0.2"}
+RELEASES = {"0001": "0.1", "0002": "0.1", "0003": "0.2", "0004": "0.2", "0005": "0.2", HEAD: "0.2"}
 """Release of lancehouse that a schema belongs to."""
 
 VERSION_TABLE = "lancehouse_schema"
