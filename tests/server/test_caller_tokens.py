@@ -147,6 +147,16 @@ def test_an_exchanged_token_is_not_used_beyond_its_end(unity: Unity, token_serve
     assert len(token_server.forms) == 2
 
 
+def test_a_catalog_that_asks_who_calls_is_alive(unity: Unity) -> None:
+    properties = {"endpoint": unity.uri, "catalog": "cat"}
+    backend = create_backend(BackendSettings("u", "unity", properties, identity="forward"))
+    backend.ping()
+    unity.close()
+    dead = create_backend(BackendSettings("u", "unity", {**properties, "max_retries": "0"}, identity="forward"))
+    with pytest.raises(ServiceUnavailableError):
+        dead.ping()
+
+
 def test_over_http(unity: Unity, tmp_path: Path) -> None:
     backend = create_backend(
         BackendSettings("u", "unity", {"endpoint": unity.uri, "catalog": "cat"}, identity="forward")

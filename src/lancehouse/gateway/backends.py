@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -42,6 +42,7 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     PermissionDeniedError,
     TableVersionNotFoundError,
+    UnauthenticatedError,
     UnsupportedOperationError,
 )
 from lance_namespace_urllib3_client.models.commit_table_result import CommitTableResult
@@ -273,6 +274,11 @@ class Backend:
             LanceNamespaceError: it does not, or does not know the gateway; without the backend's secrets.
         """
         about = f"backend {self.name}"
+        if self.caller_token is not None:
+            # Nobody asks just now: that the catalog wants to know who does is an answer.
+            with suppress(UnauthenticatedError, PermissionDeniedError):
+                replace(self, caller_token=None).ping()
+            return
         with self.secrets.redact_errors(about), translate_errors(about, self.properties):
             client = self.connect().inner
             ping = getattr(client, "ping", None)
