@@ -84,7 +84,14 @@ class Identity:
 
     def has_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = (), table: str | None = None) -> bool:
         """Return whether a grant gives at least this role on a table, a namespace, or, without levels, a warehouse."""
-        return any(self._roles.get(scope, 0) >= role for scope in enclosing_scopes(warehouse, levels, table))
+        # Every request asks this: a loop costs half of what `any` over `enclosing_scopes` does.
+        roles = self._roles
+        if roles.get(EVERYWHERE, 0) >= role or (table is not None and roles.get((warehouse, levels, table), 0) >= role):
+            return True
+        for depth in range(len(levels), -1, -1):  # noqa: SIM110
+            if roles.get((warehouse, levels[:depth], None), 0) >= role:
+                return True
+        return False
 
     def can_see(self, warehouse: str, levels: tuple[str, ...] = ()) -> bool:
         """Return whether the identity may read this namespace or anything below it.
