@@ -57,7 +57,7 @@ MAY_IMPORT = {
 
 ONE_USER = {
     "lance": {"lake", "jobs", "conformance", "server/console"},
-    "urllib3": {"clients/http.py"},
+    "urllib3": {"clients/http.py", "catalog/webhooks.py"},
     "httptools": {"clients/http.py"},
     "sqlalchemy": {"store"},
     "sqlglot": {"cli/sql.py", "gateway/sql.py", "spark"},

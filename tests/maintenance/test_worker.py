@@ -293,7 +293,9 @@ def test_a_table_in_polaris(tmp_path: Path) -> None:
                 lance.write_dataset(rows, namespace_client=client, table_id=["wh", "db", name], mode=mode)
         change_properties(client, ["wh", "db", "docs"], QUICK, [])
         off = {"maintenance.enabled": "false"}
-        other = BackendSettings("other", "lancehouse.PolarisNamespace", properties, (str(root),), maintenance=off, catalogs=("wh",))
+        other = BackendSettings(
+            "other", "lancehouse.PolarisNamespace", properties, (str(root),), maintenance=off, catalogs=("wh",)
+        )
         with open_place(tmp_path, backends=[other]) as place:
             place.work(catalogs={"other": ("wh",)})
             assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]

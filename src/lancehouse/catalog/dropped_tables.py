@@ -68,8 +68,8 @@ class DroppedTables:
             NamespaceNotFoundError, TableAlreadyExistsError: it cannot have the name; nothing was restored.
         """
         target = new_name or name
-        caller.identity.require_role(Role.WRITER, warehouse.name, name.levels, name.name)
-        caller.identity.require_role(Role.WRITER, warehouse.name, target.levels, target.name)
+        caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
+        caller.identity.require_role(Role.WRITER, warehouse.name, target.levels)
         check_name("table name", target.name)
 
         def work(tx: Tx) -> None:
