@@ -21,7 +21,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from lancehouse import measures
+from lancehouse import measures, tracing
 from lancehouse.catalog import location_access
 from lancehouse.catalog.errors import MetadataNotFoundError
 from lancehouse.catalog.temporary_credentials import own_google_token
@@ -56,6 +56,7 @@ class WarehouseFiles:
             options["azure_storage_account_name"] = account
         return _cached_file_io(tuple(sorted((options | own_google_token(options)).items())))
 
+    @tracing.traced("store write")
     def write(self, path: str, data: bytes) -> None:
         """Write a file atomically; it is durable when this returns, and does not exist if it raises.
 
@@ -75,6 +76,7 @@ class WarehouseFiles:
         except (OSError, ValueError) as error:
             raise _to_lance_error("written", path, error) from error
 
+    @tracing.traced("store read")
     def read(self, path: str) -> bytes:
         """Return the content of a file.
 
@@ -100,6 +102,7 @@ class WarehouseFiles:
         except (OSError, ValueError) as error:
             raise _to_lance_error("read", path, error) from error
 
+    @tracing.traced("store exists")
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
         local = _local_path(path)
@@ -138,6 +141,7 @@ class WarehouseFiles:
         local = _local_path(path)
         return local is None or os.access(local, os.F_OK)
 
+    @tracing.traced("store delete")
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is not an error.
 

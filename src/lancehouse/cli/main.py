@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,6 +176,10 @@ def main(ctx: click.Context, catalog: str | None, output: str, debug: bool) -> N
     ctx.obj = CliContext(output, debug, catalog or None)
     if output == "json":
         _log_json()
+    if any(name.startswith("OTEL_") for name in os.environ):
+        from lancehouse import tracing
+
+        tracing.configure("lancehouse" if ctx.invoked_subcommand == "serve" else "lancehouse-cli")
 
 
 def _log_json() -> None:

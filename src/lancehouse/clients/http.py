@@ -31,7 +31,7 @@ import urllib3
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from lancehouse import in_process
+from lancehouse import in_process, tracing
 from lancehouse.in_process import InProcessServer
 from lancehouse.settings import ClientSettings
 
@@ -98,6 +98,22 @@ class Transport:
             UnreadableResponseError: the response is not encoded as it says.
         """
         channel, host, target = self._resolve_channel(url)
+        with tracing.span(method, {"http.request.method": method, "server.address": host}, "CLIENT") as span:
+            reply = self._send(channel, host, target, method, url, tracing.add_headers(headers), body)
+            if span is not None:
+                span.set_attribute("http.response.status_code", reply.status)
+            return reply
+
+    def _send(
+        self,
+        channel: Channel,
+        host: str,
+        target: str,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> Reply:
         try:
             if isinstance(channel, urllib3.ProxyManager):
                 return self._send_through_proxy(channel, method, url, headers, body)
@@ -139,7 +155,14 @@ class Transport:
 
     def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         """GET many targets of one server concurrently; None for each that has to be requested again with `send`."""
-        channel, _, _ = self._resolve_channel(origin)
+        channel, host, _ = self._resolve_channel(origin)
+        with tracing.span("GET", {"server.address": host, "lancehouse.requests": len(requests)}, "CLIENT"):
+            traced = [(target, tracing.add_headers(headers)) for target, headers in requests]
+            return self._send_many(channel, origin, traced)
+
+    def _send_many(
+        self, channel: Channel, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]
+    ) -> list[Reply | None]:
         if isinstance(channel, InProcessServer):  # no network, so nothing is gained by concurrency
             return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in requests]
         if not isinstance(channel, ConnectionPool):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from threading import Event
 from typing import Protocol, TypeVar
 
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
+
+from lancehouse import tracing
 
 T = TypeVar("T")
 
@@ -106,16 +108,22 @@ class LocalEngine:
         The first piece that fails ends the run: no other begins, and those at work are waited for, so that nothing is
         written any more when the job removes what is left.
         """
+        with tracing.span(f"job {tracing.name_work(work)}", {"lancehouse.pieces": len(pieces)}):
+            return self._run(pieces, work)
+
+    def _run(self, pieces: Sequence[T], work: Callable[[T], Iterable[str]]) -> list[str]:
         self._total += len(pieces)
         stopped = Event()
 
         def run_piece(piece: T) -> list[str]:
             if stopped.is_set() or self._cancelled.is_set():
                 raise JobCancelledError
-            return list(work(piece))
+            with tracing.span("piece"):
+                return list(work(piece))
 
         with ThreadPoolExecutor(self._threads, thread_name_prefix="lancehouse-job") as pool:
-            futures = [pool.submit(run_piece, piece) for piece in pieces]
+            # Each piece logs and traces as part of the job.
+            futures = [pool.submit(copy_context().run, run_piece, piece) for piece in pieces]
             try:
                 self._wait_for_all(futures)
             except BaseException:

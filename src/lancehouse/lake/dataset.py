@@ -21,6 +21,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Table
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
+from lancehouse import tracing
 from lancehouse.credentials import azure_account, canonical_options
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.confinement import Confinement, require_inside, require_no_links
@@ -92,6 +93,7 @@ class TableRef:
         confinement = getattr(namespace, "confinement", None)
         return cls(None, {}, namespace, tuple(id), version, branch, tag, confinement)
 
+    @tracing.traced("store open")
     def open(self) -> lance.LanceDataset:
         """Open the dataset, at its latest version or at the version, branch or tag of this address.
 

@@ -21,6 +21,7 @@ from lance_namespace.errors import (
     TableVersionNotFoundError,
 )
 
+from lancehouse import tracing
 from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import MAIN, TableRef, local_folder, snapshot_id
 from lancehouse.lake.errors import translate_errors
@@ -120,6 +121,7 @@ class History:
         return bisect_left(self.versions, True, key=lambda each: each.branch is not None)
 
 
+@tracing.traced("store read")
 def read_history(
     table: TableRef,
     *,
@@ -157,6 +159,7 @@ def read_history(
     raise ConcurrentModificationError(f"{table}: versions are deleted faster than they can be read")
 
 
+@tracing.traced("store read")
 def extend_history(table: TableRef, known: History, at: int) -> History | None:
     """Add the few versions of the main branch up to `at` to a known history, without listing versions.
 

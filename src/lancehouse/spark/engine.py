@@ -20,6 +20,7 @@ from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResour
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
+from lancehouse import tracing
 from lancehouse.jobs.engine import ProgressCallback, TaskProgress, is_repeated
 
 T = TypeVar("T")
@@ -62,7 +63,8 @@ class SparkEngine:
         self, pieces: Sequence[T], work: Callable[[T], Iterable[str]], resources: Mapping[str, float] | None = None
     ) -> list[str]:
         """Return the texts that `work` makes of all pieces. See `lancehouse.jobs.engine.Engine`."""
-        with translate_task_errors():
+        attributes = {"lancehouse.pieces": len(pieces)}
+        with tracing.span(f"job {tracing.name_work(work)}", attributes), translate_task_errors():
             return collect_results(self.spark, pieces, work, resources)
 
 
@@ -93,12 +95,14 @@ def run_in_tasks(
         schema: Spark schema of the batches.
         resources: what a task needs of its executor besides a core.
     """
+    carried = tracing.carry()
 
     def run(numbers: Batches) -> Batches:
         _note_attempt()
         for batch in numbers:
             for number in batch.column(0).to_numpy():
-                yield from work(pieces[number])
+                with tracing.task_span(carried, "piece", {"lancehouse.piece": int(number)}):
+                    yield from work(pieces[number])
 
     numbers = spark.range(0, len(pieces), 1, max(len(pieces), 1))
     return numbers.mapInArrow(run, schema, profile=_resource_profile(resources) if resources else None)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
 
+from lancehouse import tracing
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.measures import PoolState
 from lancehouse.store import statements
@@ -64,6 +65,7 @@ class Database:
         self.is_local = self.file is not None
         """Whether reads are so fast that an event loop can do them itself."""
         self._engines: dict[int, Sqlite | Postgres] = {}
+        self._attributes = {"db.system.name": "sqlite" if self.is_local else "postgresql"}
 
     def __repr__(self) -> str:
         return f"Database({self.name!r})"
@@ -74,7 +76,10 @@ class Database:
         Raises:
             ServiceUnavailableError: the database cannot be reached.
         """
-        return self.engine().read(work)
+        if not tracing.is_exporting:  # a span that does nothing would cost as much as a cached read
+            return self.engine().read(work)
+        with tracing.span("database read", self._attributes):
+            return self.engine().read(work)
 
     def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:
         """Run `work`, which executes a single statement: this needs no transaction, so it is cheaper than `read`.
@@ -82,7 +87,10 @@ class Database:
         With a `key`, which identifies what `work` reads, this thread's last result is returned if no process has
         written anything since. None is not cached.
         """
-        return self.engine().read_one(work, key)
+        if not tracing.is_exporting:
+            return self.engine().read_one(work, key)
+        with tracing.span("database read", self._attributes):
+            return self.engine().read_one(work, key)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in one transaction, which is durable when this returns.
@@ -94,7 +102,10 @@ class Database:
             ServiceUnavailableError: the database cannot be reached; nothing was changed.
             CommitStateUnknownError: it is not known whether the change was made.
         """
-        return self.engine().write(work)
+        if not tracing.is_exporting:
+            return self.engine().write(work)
+        with tracing.span("database write", self._attributes):
+            return self.engine().write(work)
 
     @property
     def pool_state(self) -> PoolState:

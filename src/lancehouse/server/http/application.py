@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError, UnauthenticatedError
 
-from lancehouse import in_process, measures
+from lancehouse import in_process, measures, tracing
 from lancehouse.catalog.callers import ANYBODY, Caller, IdempotencyKey, Identity
 from lancehouse.catalog.entries import delete_old_keys
 from lancehouse.catalog.errors import WouldBlockError
@@ -96,6 +97,7 @@ class Exchange:
     principal: str = ""
     tables: list[str] = field(default_factory=list)
     """The tables that the body names, as users write them."""
+    span: tracing.RequestSpan | None = None
     peer: str = ""
     """The address at the other end of the connection, whatever the header fields say."""
 
@@ -129,6 +131,7 @@ class App:
         self._limits = limits or ServerLimits()
         self._origins = origins or Origins()
         self._log = log
+        self._is_traced = tracing.configure("lancehouse")
         self._metrics = Metrics()
         self._health = Health((*catalog_checks(catalog), *extra_checks))
         self._ids = RequestIds()
@@ -280,13 +283,18 @@ class App:
         exchange = self._create_exchange(method, path, query, {name.lower(): value for name, value in headers.items()})
         exchange.body = body or b""
         response = self._answer_now(exchange, blocking=True)
+        if exchange.span is not None:
+            _end_span(exchange, response)
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         return response.status, fields, response.body
 
     def _create_exchange(self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str]) -> Exchange:
         sent_id = headers.get("x-request-id")
         request_id = sent_id if sent_id and _SANE_ID.fullmatch(sent_id) else self._ids.next()
-        return Exchange(method, raw_path, raw_query, headers, request_id)
+        exchange = Exchange(method, raw_path, raw_query, headers, request_id)
+        if self._is_traced:
+            exchange.span = tracing.RequestSpan(headers, method)
+        return exchange
 
     def _find_route(self, exchange: Exchange) -> Route:
         exchange.match = match_path(exchange.raw_path)
@@ -448,7 +456,10 @@ class App:
                 exchange.body = body.decompress()
                 lance.add_identity_headers(exchange)
             call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
-            with log_about(request=exchange.id, **_table_fields(exchange)) if blocking else nullcontext():
+            if blocking or exchange.span is not None:
+                with _tell_about(exchange, route):
+                    response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
+            else:
                 response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
         except BaseException as error:
             # A panic in Rust is no Exception: no handler of errors further up would catch it.
@@ -514,6 +525,8 @@ class App:
         self._answered_count += 1
         route = exchange.route.name if exchange.route else "none"
         self._metrics.count_request(route, exchange.method, response.status, seconds)
+        if exchange.span is not None:
+            _end_span(exchange, response)
         level = logging.ERROR if response.status >= 500 else logging.INFO
         if exchange.route is not None and exchange.route.quiet:
             level = logging.DEBUG
@@ -534,9 +547,47 @@ class App:
                 "client": exchange.headers.get("user-agent", "")[:LONGEST_CLIENT],
                 "warehouse": exchange.match.prefix,
                 **_table_fields(exchange),
+                **(_trace_fields(exchange) if self._is_traced or tracing.TRACEPARENT in exchange.headers else {}),
                 **({"error": error, "message": message[:LONGEST_MESSAGE]} if response.why else {}),
             },
         )
+
+
+@contextmanager
+def _tell_about(exchange: Exchange, route: Route) -> Iterator[None]:
+    """Have what happens in the block say which request it belongs to: lines of the log, spans, calls of others."""
+    with log_about(request=exchange.id, **_table_fields(exchange)):
+        if exchange.span is not None:
+            with exchange.span.activate(), tracing.span(f"catalog {route.name}"):
+                yield
+        elif tracing.TRACEPARENT in exchange.headers:
+            with tracing.pass_on(exchange.headers):
+                yield
+        else:
+            yield
+
+
+def _end_span(exchange: Exchange, response: Response) -> None:
+    assert exchange.span is not None
+    route, match = exchange.route, exchange.match
+    attributes = {
+        "http.request.method": exchange.method,
+        "http.route": route.template if route else "",
+        "lancehouse.request": exchange.id,
+        "lancehouse.warehouse": match.prefix or "",
+        **{f"lancehouse.{key}": value for key, value in _table_fields(exchange).items()},
+    }
+    if response.why is not None:
+        attributes["error.type"] = response.why[0]
+    exchange.span.end(f"{exchange.method} {route.name if route else 'none'}", response.status, attributes)
+
+
+def _trace_fields(exchange: Exchange) -> dict[str, str]:
+    if exchange.span is not None:
+        return {"trace_id": exchange.span.trace_id}
+    if tracing.TRACEPARENT in exchange.headers and (found := tracing.find_trace_id(exchange.headers)):
+        return {"trace_id": found}
+    return {}
 
 
 def _table_fields(exchange: Exchange) -> dict[str, Any]:
@@ -546,12 +597,17 @@ def _table_fields(exchange: Exchange) -> dict[str, Any]:
         delimiter = exchange.query.get("delimiter") or messages.DELIMITER
         tables = [format_levels(match.name.split(delimiter))] if match.pattern.startswith(lance.TABLES) else []
     elif not tables and match.name:
-        tables = [format_levels((*match.levels, match.name))]
+        return _format_fields(match.levels, match.name)
     if not tables:
         return {}
     return {"table": tables[0][:LONGEST_NAME]} | (
         {"tables": [name[:LONGEST_NAME] for name in tables[:MOST_TABLES]]} if len(tables) > 1 else {}
     )
+
+
+@lru_cache(4096)
+def _format_fields(levels: tuple[str, ...], name: str) -> dict[str, Any]:
+    return {"table": format_levels((*levels, name))[:LONGEST_NAME]}
 
 
 def _respond_to_error(exchange: Exchange, error: Exception) -> Response:
