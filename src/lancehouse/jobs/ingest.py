@@ -25,13 +25,15 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
 )
 
+from lancehouse.identifiers import format_levels
 from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job, JobProgress, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.lineage_events import DatasetName, Inputs, observe_run
 from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
-from lancehouse.jobs.sources import IngestSource, Unit, open_source
+from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
@@ -114,7 +116,15 @@ def ingest(
         return existing_version
     opened = open_source(source, format, columns, options, parallelism=engine.parallelism)
     paths = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
-    return run_ingest(engine, address, opened, list(map(str, paths)), mode, how).version
+    inputs = [_name_input(path, format) for path in paths]
+    return run_ingest(engine, address, opened, list(map(str, paths)), mode, how, inputs=inputs).version
+
+
+def _name_input(source: object, format: str | None) -> str | DatasetName:
+    """Return a source as events of lineage name it."""
+    if isinstance(source, str | Path) and format != ICEBERG:
+        return str(source)
+    return ICEBERG, source if isinstance(source, str) else type(source).__name__
 
 
 def run_ingest(
@@ -126,6 +136,8 @@ def run_ingest(
     how: WriteOptions,
     transform: BatchTransform | None = None,
     target: pa.Schema | None = None,
+    *,
+    inputs: Inputs = (),
 ) -> IngestResult:
     """Load rows of an opened source into a table, through a transformation if there is one.
 
@@ -140,11 +152,28 @@ def run_ingest(
         how: how rows are written.
         transform: transformation of the rows.
         target: columns of a new table, or of one that is overwritten; by default those of the rows.
+        inputs: the source, as events of lineage name it.
 
     Raises:
         TableSchemaValidationError: the columns do not fit the table.
         ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
     """
+    with observe_run("ingest", f"ingest {format_levels(address.id) or address.path}", inputs, address) as summary:
+        done = _run_ingest(engine, address, source, name, mode, how, transform, target)
+        summary.rows = done.rows
+        return done
+
+
+def _run_ingest(
+    engine: Engine,
+    address: TableAddress,
+    source: IngestSource,
+    name: Sequence[str],
+    mode: str,
+    how: WriteOptions,
+    transform: BatchTransform | None,
+    target: pa.Schema | None,
+) -> IngestResult:
     if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return IngestResult(existing_version, None)
     request = IngestRequest.of(address, source, name, mode, transform)

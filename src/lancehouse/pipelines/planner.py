@@ -17,6 +17,7 @@ from lancehouse.identifiers import parse_levels
 from lancehouse.jobs import compaction
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
+from lancehouse.jobs.lineage_events import Inputs
 from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
@@ -382,6 +383,13 @@ class Origin:
         if self.address is not None:
             return [f"{self.address.connection} {self.address}", str(self.part.filter), str(self.part.columns)]
         return [*self._paths(), str(self.part.columns)]
+
+    @property
+    def inputs(self) -> Inputs:
+        """The source, as events of lineage name it."""
+        if self.address is not None:
+            return [self.address]
+        return [(ICEBERG, path) for path in self._paths()] if self.part.iceberg else self._paths()
 
     @property
     def description(self) -> str:

@@ -12,11 +12,13 @@ from lance_namespace import CreateTableTagRequest, UpdateTableTagRequest
 from lance_namespace.errors import ConcurrentModificationError, LanceNamespaceError
 from pyspark.sql import SparkSession
 
+from lancehouse import tracing
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import columns, compaction, index_building, ingest, views
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine, LocalEngine, TaskProgress
 from lancehouse.jobs.job import declare_table, undo_declaration
+from lancehouse.jobs.lineage_events import observe_run
 from lancehouse.lake import commits
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.row_changes import retry_conflicts
@@ -108,7 +110,10 @@ def run_plan(plan: PipelinePlan, spark: SparkSession | None, listener: Listener 
     Raises:
         LanceNamespaceError: a step failed. The steps before it are done, and stay so.
     """
-    _PipelineRun(plan, spark, listener, report).run()
+    with observe_run("pipeline", f"pipeline {report.pipeline}", plan.origin.inputs, plan.address) as summary:
+        _PipelineRun(plan, spark, listener, report).run()
+        summary.rows = report.rows_out
+        summary.failure = None if report.has_passed else "ExpectationsNotMet"
 
 
 class _PipelineRun:
@@ -156,7 +161,7 @@ class _PipelineRun:
             self.listener(name, None)
         self.report.steps.append(step)
         try:
-            with self._watch_tasks():
+            with tracing.span(f"step {name}"), self._watch_tasks():
                 yield step
         except BaseException as error:
             step.state, step.says = FAILED, str(error)
@@ -203,6 +208,7 @@ class _PipelineRun:
                 plan.write_options,
                 BlobTransform(plan.transform, source.schema),
                 plan.target,
+                inputs=plan.origin.inputs,
             )
             self.report.rows_in = done.rows
             return done.version
