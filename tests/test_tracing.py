@@ -209,11 +209,10 @@ spark.stop()
 def test_tasks_of_spark_are_in_the_trace(tmp_path: Path) -> None:
     with collector() as (endpoint, spans):
         program = SPARK.replace("FOLDER", repr(str(tmp_path)))
-        run(program, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_COMPRESSION": "none"})
+        run(program, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "PYSPARK_PYTHON": sys.executable})
     (root,) = [span for span in spans if span["name"] == "all of it"]
     (job,) = [span for span in spans if span["name"] == "job IngestTask"]
     pieces = [span for span in spans if span["name"] == "piece"]
     assert {span["trace"] for span in spans} == {root["trace"]}
     assert {span["parent"] for span in pieces} == {job["id"]}
     assert {span["service"] for span in pieces} == {"lancehouse-task"}
-    assert len({span["attributes"]["lancehouse.piece"] for span in pieces}) == 2
