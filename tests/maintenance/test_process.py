@@ -28,7 +28,7 @@ PATIENCE_S = 120
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     file = tmp_path / "server.yaml"
-    policy = {key.removeprefix("maintenance."): value for key, value in QUICK.items()} | {"cleanup.older-than": "1m"}
+    policy = {key.removeprefix("maintenance."): value for key, value in QUICK.items()} | {"cleanup.older-than": "1h"}
     file.write_text(json.dumps({"warehouses": {"main": {"location": str(tmp_path / "main"), "maintenance": policy}}}))
     return file
 
