@@ -337,6 +337,7 @@ REFUSED: list[tuple[str, type[Exception], str]] = [
     ("CREATE INDEX i ON t USING btree (id, name)", UnsupportedOperationError, "several columns"),
     ("RESTORE TABLE t TO VERSION AS OF 99", TableVersionNotFoundError, "has no version 99; the latest is 2"),
     ("RESTORE TABLE t TO TIMESTAMP AS OF 'then'", InvalidInputError, "no time"),
+    (f"DELETE FROM t WHERE {'(' * 3000}id = 1{')' * 3000}", InvalidInputError, "the statement is nested too deeply"),
     ("ANALYZE TABLE t COMPUTE STATISTICS", UnsupportedOperationError, "ANALYZE is not supported"),
 ]  # fmt: skip
 

@@ -21,8 +21,8 @@ from lancehouse.schema.spark import from_spark
 from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
 from lancehouse.spark.catalog import LanceCatalog
 from lancehouse.spark.engine import Batches, run_in_tasks
-from lancehouse.spark.queries import run_query
-from lancehouse.spark.query_text import is_query, limit_nesting
+from lancehouse.spark.queries import limit_nesting, run_query
+from lancehouse.spark.query_text import is_query
 from lancehouse.spark.session import to_struct
 
 

@@ -57,7 +57,7 @@ from lancehouse.spark import (
 )
 from lancehouse.spark.aggregates import parse_aggregation
 from lancehouse.spark.engine import SparkEngine
-from lancehouse.spark.query_text import is_query, limit_nesting
+from lancehouse.spark.query_text import is_query
 
 Time = datetime | date | str
 """A time, or ISO 8601 text; without a time zone it is in the local time of this machine."""
@@ -139,7 +139,7 @@ class LanceCatalog(TableJobs):
             TableNotFoundError: nobody knows a table of that name.
         """
         statement, values, form = check_text("text", text), check_arguments(args), check_blobs(blobs)
-        with limit_nesting():
+        with queries.limit_nesting():
             if not is_query(statement):
                 return statements.run_statement(self, statement, values, form)
             return queries.run_query(self, statement, values, form)
@@ -151,7 +151,7 @@ class LanceCatalog(TableJobs):
             text: see `sql`.
             args: see `sql`.
         """
-        with limit_nesting():
+        with queries.limit_nesting():
             return queries.PlannedQuery(self, check_text("text", text), check_arguments(args)).explain()
 
     def use(self, namespace: TableName) -> None:

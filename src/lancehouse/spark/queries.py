@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -28,7 +30,7 @@ from lancehouse.spark.query_scans import (
     qualifier_replacements,
     replacements,
 )
-from lancehouse.spark.query_text import QueryText, TimeTravel, name_positional, search_name, shorten
+from lancehouse.spark.query_text import TOO_DEEP, QueryText, TimeTravel, name_positional, search_name, shorten
 from lancehouse.spark.search_calls import prepare_search
 from lancehouse.spark.table_names import find_table
 from lancehouse.spark.table_reader import read_version
@@ -300,6 +302,23 @@ def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
     if moment is None:
         raise InvalidInputError(f"TIMESTAMP AS OF {expression} is no time, such as '2026-01-31 12:00:00'")
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+
+
+@contextmanager
+def limit_nesting() -> Iterator[None]:
+    """Refuse a statement that is nested too deeply for Python or for Spark's parser.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    try:
+        yield
+    except RecursionError:
+        raise InvalidInputError(TOO_DEEP) from None
+    except Py4JJavaError as error:
+        if "StackOverflowError" not in str(error):
+            raise
+        raise InvalidInputError(TOO_DEEP) from None
 
 
 def run_query(

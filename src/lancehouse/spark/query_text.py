@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -202,19 +201,6 @@ def tokenize(text: str) -> list[Token]:
         return list(Spark().tokenize(text))
     except SqlglotError as error:
         raise InvalidInputError(f"the statement cannot be read: {_first_message(error)}") from error
-
-
-@contextmanager
-def limit_nesting() -> Iterator[None]:
-    """Refuse a statement that is nested too deeply for the code inside.
-
-    Raises:
-        InvalidInputError: it is.
-    """
-    try:
-        yield
-    except RecursionError:
-        raise InvalidInputError(TOO_DEEP) from None
 
 
 def strip_semicolons(tokens: list[Token]) -> list[Token]:
