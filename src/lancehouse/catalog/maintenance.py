@@ -385,7 +385,7 @@ class Maintenance:
         Raises:
             PermissionDeniedError: the caller may not read there.
         """
-        caller.identity.require_role(Role.READER, warehouse.name, levels[:-1])
+        caller.identity.require_role(Role.READER, warehouse.name, levels[:-1], levels[-1])
         return explain_policy(self._levels(warehouse.name, levels, None))
 
     def _levels(self, backend: str, levels: Levels, seen: Seen | None) -> list[Level]:
@@ -424,7 +424,7 @@ class Maintenance:
         for operation in operations:
             if operation not in OPERATIONS:
                 raise InvalidInputError(f"no such operation: {operation[:40]!r}; there are {', '.join(OPERATIONS)}")
-        caller.identity.require_role(Role.WRITER, backend, levels[:-1])
+        caller.identity.require_role(Role.WRITER, backend, levels[:-1], levels[-1])
         chosen = [operation for operation in OPERATIONS if operation in operations or not operations]
         if not operations:
             chosen = [operation for operation in chosen if operation not in ("fill", "refresh")]

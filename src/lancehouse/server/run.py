@@ -217,11 +217,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         *principals_api.routes(principals),
     ]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
-    checks = [
-        Check("backend", backend.name, backend.ping, OTHERS_S)
-        for backend in backends.values()
-        if not backend.is_warehouse
-    ]
+    checks = [Check("backend", each.name, backends[each.name].ping, OTHERS_S) for each in settings.backends]
     app = App(
         catalog,
         authenticator,

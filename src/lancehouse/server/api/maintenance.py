@@ -32,7 +32,7 @@ def status(call: Call) -> Response:
     now = service.status(_parse_limit(call))
 
     def can_read(backend: str, levels: tuple[str, ...]) -> bool:
-        return identity.has_role(Role.READER, backend, levels[:-1])
+        return identity.has_role(Role.READER, backend, levels[:-1], levels[-1])
 
     tables = [
         {
