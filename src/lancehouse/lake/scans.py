@@ -209,6 +209,24 @@ def estimate_bytes(dataset: lance.LanceDataset, columns: Sequence[str], filter: 
     return min(size, rows * sum(_value_bytes(field.type) for field in fields))
 
 
+class TooManyBytesError(Exception):
+    """More would be read in this process than it may."""
+
+
+def limit_bytes(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches unchanged.
+
+    Raises:
+        TooManyBytesError: they are larger than `most` by now.
+    """
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > most:
+            raise TooManyBytesError
+        yield batch
+
+
 def _is_fixed_size(dtype: Any) -> bool:
     match dtype:
         case pa.FixedSizeListType():

@@ -16,7 +16,15 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, estimate_bytes, split_fragments
+from lancehouse.lake.scans import (
+    FragmentRange,
+    Scan,
+    TooManyBytesError,
+    VersionSelector,
+    estimate_bytes,
+    limit_bytes,
+    split_fragments,
+)
 from lancehouse.schema.array_conversion import decimal_to_text
 from lancehouse.schema.spark import from_spark_name
 from lancehouse.schema.spark_rows import to_spark_rows
@@ -453,24 +461,6 @@ def aggregate_version(
     if not combined:
         return found.distinct()
     return found.groupBy(*keys).agg(*combined) if keys else found.agg(*combined)
-
-
-class TooManyBytesError(Exception):
-    """More would be read in this process than it may."""
-
-
-def limit_bytes(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches unchanged.
-
-    Raises:
-        TooManyBytesError: they are larger than `most` by now.
-    """
-    size = 0
-    for batch in batches:
-        size += batch.nbytes
-        if size > most:
-            raise TooManyBytesError
-        yield batch
 
 
 def _can_group(schema: pa.Schema, keys: Iterable[str]) -> bool:

@@ -33,13 +33,15 @@ from lancehouse.spark.query_scans import (
 from lancehouse.spark.query_text import TOO_DEEP, QueryText, TimeTravel, name_positional, search_name, shorten
 from lancehouse.spark.search_calls import prepare_search
 from lancehouse.spark.table_names import find_table
-from lancehouse.spark.table_reader import read_version
+from lancehouse.spark.table_reader import read_small_version, read_version
 
 if TYPE_CHECKING:
     from lancehouse.spark.catalog import LanceCatalog
 
 Arguments = Mapping[str, Any] | Sequence[Any]
 
+SMALL_BYTES = 8 * 2**20
+"""Tables of which no more is read are read before Spark begins: tasks would take longer to start than to read them."""
 ODD_SETTINGS = ("parser.quotedRegexColumnNames", "legacy.typeCoercion.datetimeToString.enabled")
 """Settings that give names or comparisons another meaning."""
 _OWN_NAMES = re.compile(r"(?:, )?(?:`[^`]+`\.)?`__lh_\w+`")
@@ -181,7 +183,9 @@ class PlannedQuery:
         for number, scan in enumerate(self.planner.scans):
             name = f"t{number}"
             chosen = replace(choose(scan), blobs=self._blobs)
-            frames[name] = read_version(self._spark, self.tables[scan.use].pinned, chosen)
+            pinned = self.tables[scan.use].pinned
+            small = read_small_version(self._spark, pinned, chosen, min(SMALL_BYTES, self.catalog.driver_bytes))
+            frames[name] = read_version(self._spark, pinned, chosen) if small is None else small
             changes += replacements(self.query, scan.use, name)
         for use in self._searches:
             name = search_name(use.search or 0)

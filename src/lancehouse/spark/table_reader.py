@@ -31,13 +31,21 @@ from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.executor_cache import share
 from lancehouse.lake.dataset import TableRef, local_folder
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, estimate_bytes, split_fragments
+from lancehouse.lake.scans import (
+    FragmentRange,
+    Scan,
+    TooManyBytesError,
+    VersionSelector,
+    estimate_bytes,
+    limit_bytes,
+    split_fragments,
+)
 from lancehouse.lake.versions import to_millis
 from lancehouse.schema.array_conversion import ArrayTooLargeError, to_small_offsets
 from lancehouse.schema.blob_references import is_reference
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.session import to_local_frame, to_struct
 
 MOST_ROWS = (1 << 31) - 1
 """The largest limit that Spark supports."""
@@ -224,6 +232,24 @@ def read_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, *, foll
         frame = run_in_tasks(spark, to_shares(parts), follow, to_struct(rows.struct))
     else:
         frame = run_in_tasks(spark, parts, work, to_struct(rows.struct))
+    return frame if scan.limit is None else frame.limit(scan.limit)
+
+
+def read_small_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, most_bytes: int) -> DataFrame | None:
+    """Return the rows of a version, read in this process before this returns; None if it reads more bytes than given.
+
+    Spark knows the size of such rows: it sends the smaller side of a join to all tasks, instead of sorting both.
+    """
+    table, dataset = pinned.open()
+    schema = scan.schema(table, dataset)
+    if estimate_bytes(dataset, schema.names, scan.filter) > most_bytes:
+        return None
+    parts = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
+    try:
+        batches = list(limit_bytes(scan.batches(table, dataset, parts), most_bytes))
+    except TooManyBytesError:  # the files are smaller than their rows
+        return None
+    frame = to_local_frame(spark, pa.Table.from_batches(batches, schema))
     return frame if scan.limit is None else frame.limit(scan.limit)
 
 
