@@ -244,7 +244,7 @@ def test_explain(house: LanceCatalog) -> None:
     assert "  index: id_idx (BTree)" in house.explain("SELECT id FROM docs WHERE id = 2")
     assert house.explain("SELECT count(*) FROM docs").endswith("result: the number of rows in the manifest")
     assert house.explain("SELECT 1") == "no tables"
-    assert "Filter" in house.sql("EXPLAIN SELECT id FROM docs WHERE id = 2").first()[0]
+    assert "LocalTableScan" in house.sql("EXPLAIN SELECT id FROM docs WHERE id = 2").first()[0]
 
 
 def test_the_page(house: LanceCatalog, capsys: pytest.CaptureFixture[str]) -> None:

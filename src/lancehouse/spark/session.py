@@ -111,7 +111,10 @@ def to_local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Return a DataFrame of rows that are in the memory of this process, in their order."""
     converter = to_spark_rows(rows.schema)
     batches = [converter.convert_batch(batch) for batch in rows.combine_chunks().to_batches()]
-    return spark.createDataFrame(pa.Table.from_batches(batches, converter.schema), to_struct(converter.struct))
+    struct = to_struct(converter.struct)
+    if not batches:  # which Spark cannot convert
+        return spark.createDataFrame([], struct)
+    return spark.createDataFrame(pa.Table.from_batches(batches, converter.schema), struct)
 
 
 def to_struct(json: Mapping[str, Any]) -> StructType:
