@@ -244,7 +244,7 @@ def test_drop_keeps_the_files_and_purge_takes_them(catalog: Catalog, main: Wareh
         folder = Path(main.location) / "db" / "t"
         lance.write_dataset(ROWS, str(folder), mode="overwrite")
         (folder / "notes.txt").write_text("mine")
-        catalog.tables.drop(caller, main, ("db",), "t", purge=purge)
+        catalog.tables.drop(caller, replace(main, retention_s=0), ("db",), "t", purge=purge)
         assert list_tables(catalog, caller) == []
         assert (folder / "_versions").exists() is not purge
         assert (folder / "notes.txt").exists()

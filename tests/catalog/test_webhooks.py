@@ -18,7 +18,8 @@ from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.catalog.webhooks import Webhook, WebhookSender
+from lancehouse.catalog.webhook import Webhook
+from lancehouse.catalog.webhooks import WebhookSender
 from tests.servers.postgres import new_database
 
 SECRET = "a secret of some length"

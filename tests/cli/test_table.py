@@ -146,25 +146,8 @@ def test_drop(place: ConfiguredCatalog) -> None:
     assert "add --yes" in error_text(place.run("table", "deregister", table), 2)
     assert place.run_json("table", "count", table)["rows"] == 4
     assert lines(place.run("table", "drop", table, "--yes"))[0] == f"dropped   {table}"
-    assert Path(where).exists() is (place.name == "served"), "our server keeps it for a while"
+    assert not Path(where).exists()
     assert f"`{place.typed} table list {place.ns}`" in error_text(place.run("table", "drop", table, "--yes"))
-
-
-def test_undrop(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    place = open_configured("served", request, tmp_path)
-    table = place.write()
-    until = place.run_json("table", "drop", table, "--yes")["until"]
-    listed = place.run_json("table", "list", place.ns, "--dropped")["tables"]
-    assert [(each["table"], each["expires_at"], each["data"]) for each in listed] == [(table, until, "are deleted")]
-    assert table in [each["table"] for each in place.run_json("table", "list", "--dropped")["tables"]]
-    place.write()
-    assert "exists" in error_text(place.run("table", "undrop", table))
-    assert lines(place.run("table", "undrop", table, "old")) == [f"restored  {place.ns}.old"]
-    assert place.run_json("table", "count", f"{place.ns}.old")["rows"] == 4
-    where = place.run_json("table", "describe", table)["location"].removeprefix("file://")
-    place.run_json("table", "drop", table, "--purge", "--yes")
-    assert not Path(where, "_versions").exists()
-    assert "there is no dropped table" in error_text(place.run("table", "undrop", table))
 
 
 @pytest.mark.parametrize("words", [["undrop", "{}"], ["list", "--dropped"]])

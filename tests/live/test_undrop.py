@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -27,10 +28,17 @@ from lance_namespace import (
 from lance_namespace.errors import TableAlreadyExistsError, TableNotFoundError, UnsupportedOperationError
 
 from lancehouse.clients.iceberg import IcebergNamespace
-from tests.servers.lancehouse import Served
+from tests.servers.lancehouse import Served, start_lancehouse
 
 ROWS = pa.table({"a": [1, 2]})
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def lancehouse_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that keeps dropped tables, as it does by default."""
+    with start_lancehouse(tmp_path_factory.mktemp("keeping"), retention="7d") as server:
+        yield server
 
 
 @pytest.fixture(params=["storage", "impl"])

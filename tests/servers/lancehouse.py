@@ -57,6 +57,7 @@ def start_lancehouse(
     warehouses: Mapping[str, str | Path] | None = None,
     roots: Sequence[str] = (),
     workers: int = 1,
+    retention: str = "0",
     options: Sequence[str] = (),
 ) -> Iterator[Served]:
     """Run the server until the block ends; started again on the same folder it has the same tables.
@@ -67,6 +68,7 @@ def start_lancehouse(
         warehouses: names and locations; by default `main`.
         roots: more places where tables of the first warehouse may lie.
         workers: processes.
+        retention: how long dropped tables are kept; by default not at all, as other catalogs have it.
         options: more of the command line.
 
     Raises:
@@ -81,6 +83,7 @@ def start_lancehouse(
         *(word for name, place in places.items() for word in ("--warehouse", f"{name}={place}")),
         *(("--config", str(_config(folder, {first: {"roots": list(roots)}}))) if roots else ()),
         *(("--workers", str(workers)) if workers > 1 else ()),
+        *("--retention", retention),
         *options,
     ]
     log = folder / f"serve-{len(list(folder.glob('serve-*.log')))}.log"

@@ -90,7 +90,9 @@ def record_warehouses(
             in another's location or contains it; or `roots` names a warehouse that is not served.
     """
     existing = database.read(repository.list_warehouses)
-    served = wanted or [Warehouse(row.id, row.name, row.location) for row in existing] or [default]
+    served = (
+        wanted or [replace(default, id=row.id, name=row.name, location=row.location) for row in existing] or [default]
+    )
     names = [warehouse.name for warehouse in served]
     for name in roots:
         if name not in names:

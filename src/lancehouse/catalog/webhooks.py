@@ -6,12 +6,8 @@ So every event is sent at least once; after a failure it is sent again, and thos
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from threading import Event
 from time import time
 from urllib.parse import urlsplit
@@ -23,6 +19,7 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.catalog.audit import TYPE, Audit, to_event
 from lancehouse.catalog.entries import now_ms
+from lancehouse.catalog.webhook import Webhook
 from lancehouse.store import audit
 from lancehouse.store.database import Database
 from lancehouse.store.model import Json
@@ -37,33 +34,6 @@ LEASE_MS = 60_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 AT_ONCE = 100
 """Events that are read at once."""
-SECRET_PREFIX = "whsec_"  # noqa: S105
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """A URL that gets events."""
-
-    name: str
-    url: str
-    secret: str = field(repr=False)
-    warehouse: str | None = None
-    """Only changes of this warehouse; None for all."""
-    types: tuple[str, ...] = ()
-    """Only actions that begin so, such as `table` or `table.commit`; empty for all."""
-
-    def selects(self, action: str, warehouse: str) -> bool:
-        """Return whether a change is sent."""
-        return self.warehouse in (None, warehouse) and (
-            not self.types or any(f"{action}.".startswith(f"{word}.") for word in self.types)
-        )
-
-    def sign(self, id: str, timestamp: int, body: bytes) -> str:
-        """Return the signature of a message as the Standard Webhooks specification has it."""
-        is_encoded = self.secret.startswith(SECRET_PREFIX)
-        key = base64.b64decode(self.secret.removeprefix(SECRET_PREFIX)) if is_encoded else self.secret.encode()
-        content = f"{id}.{timestamp}.".encode() + body
-        return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
 
 
 class WebhookSender:

@@ -70,7 +70,7 @@ def audit(
     limit: int,
     json_lines: bool,
 ) -> None:
-    """Show who changed what in a server's catalog, newest first."""
+    """Show who changed what in a server's catalog."""
     if ctx.invoked_subcommand is not None:
         return
     with requires_extra("server"):

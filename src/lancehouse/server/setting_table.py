@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -78,6 +79,14 @@ def _parse_hosts(value: str) -> tuple[str, ...]:
     if not all(re.fullmatch(r"[A-Za-z0-9_.-]+(:[0-9]{1,5})?", name) for name in names):
         raise ValueError("must be names, each with or without a port, separated by commas: lake.example.com,lake:8181")
     return names
+
+
+def parse_retention(value: str) -> int:
+    """Return a time such as `7d`, `12h` or `30m` in seconds; 0 is none."""
+    match = re.fullmatch(r"([0-9]{1,6})([dhm])|0", value)
+    if not match:
+        raise ValueError("must be a time such as 7d, 12h or 30m, or 0")
+    return int(match[1]) * UNITS_S[match[2]] if match[1] else 0
 
 
 def _parse_networks(value: str) -> tuple[str, ...]:
@@ -205,6 +214,12 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         _parse_functions,
         None,
         "functions and modules that may fill columns and refresh views, separated by commas; default: none",
+    ),
+    ServerSetting(
+        "retention",
+        parse_retention,
+        None,
+        "how long a dropped table can be restored, unless its warehouse says: 7d (default), 12h, 30m, or 0",
     ),
     ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
     ServerSetting(

@@ -19,12 +19,12 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations, maintenance_policy
 from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
-from lancehouse.catalog.webhooks import Webhook
+from lancehouse.catalog.webhook import Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.secrets import is_secret
 from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting
+from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting, parse_retention
 from lancehouse.settings import data_folder, default_db
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
@@ -33,7 +33,6 @@ VEND = ("none", "static", "sts", "sas")
 SAS_SCOPES = ("folder", "container")
 DEFAULT_WAREHOUSE = "main"
 SHORTEST_SECRET = 16
-UNITS_S = {"d": 86400, "h": 3600, "m": 60}
 
 ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "groups_claim")
 BACKEND_KEYS = ("impl", "properties", "roots", "identity", "maintenance", "catalogs")
@@ -141,12 +140,14 @@ class ServerSettings:
         values["allowed_hosts"] = values["allowed_hosts"] or ()
         values["trusted_proxies"] = values["trusted_proxies"] or ()
         values["maintenance_functions"] = values["maintenance_functions"] or ()
+        retention = values.pop("retention")
+        retention_s = RETENTION_S if retention is None else retention
         issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document)
         return cls(
             **values,
             limits=limits,
-            warehouses=_parse_warehouses(warehouses, document),
-            default=Warehouse(0, DEFAULT_WAREHOUSE, str(data_folder() / "warehouse")),
+            warehouses=_parse_warehouses(warehouses, document, retention_s),
+            default=Warehouse(0, DEFAULT_WAREHOUSE, str(data_folder() / "warehouse"), retention_s=retention_s),
             roots=_parse_roots(roots),
             issuers=issuers,
             backends=_parse_backends(document),
@@ -299,17 +300,17 @@ def _read_document(file: str) -> Document:
     return Document(file, values, {(*map(rename, loc[:1]), *loc[1:]): line for loc, line in document.lines.items()})
 
 
-def _parse_warehouses(options: Sequence[str], document: Document) -> tuple[Warehouse, ...]:
+def _parse_warehouses(options: Sequence[str], document: Document, retention_s: int) -> tuple[Warehouse, ...]:
     """Return the warehouses of the command line, else of the file; further keys come from the file in both cases."""
     configured = _parse_section(document, "warehouses")
     if not options:
-        return tuple(_parse_warehouse(document, name, value) for name, value in configured.items())
+        return tuple(_parse_warehouse(document, name, value, retention_s) for name, value in configured.items())
     warehouses: dict[str, Warehouse] = {}
     for option in options:
         name, location = _split_name_location("--warehouse", option)
         if name in warehouses:
             raise InvalidInputError(f"--warehouse names {name} twice")
-        warehouses[name] = _parse_warehouse(document, name, configured.get(name), location)
+        warehouses[name] = _parse_warehouse(document, name, configured.get(name), retention_s, location)
     return tuple(warehouses.values())
 
 
@@ -333,7 +334,9 @@ def _check_name(name: str, what: str) -> None:
         raise InvalidInputError(f"{name!r} cannot be {what}: it stands in paths")
 
 
-def _parse_warehouse(document: Document, name: str, value: Any, location: str | None = None) -> Warehouse:
+def _parse_warehouse(
+    document: Document, name: str, value: Any, retention_s: int, location: str | None = None
+) -> Warehouse:
     _check_name(name, "a warehouse's name")
     loc = ("warehouses", name)
     fields = _parse_mapping(document, {"location": value} if isinstance(value, str) else value, *loc)
@@ -365,7 +368,7 @@ def _parse_warehouse(document: Document, name: str, value: Any, location: str | 
         manager,
         static_read,
         sas_scope,
-        _parse_retention(document, fields.get("retention"), *loc, "retention"),
+        _parse_retention(document, fields.get("retention"), retention_s, *loc, "retention"),
         _parse_maintenance(document, fields.get("maintenance"), *loc, "maintenance"),
     )
 
@@ -394,14 +397,11 @@ def _parse_webhooks(document: Document) -> tuple[Webhook, ...]:
     return tuple(webhooks)
 
 
-def _parse_retention(document: Document, value: Any, *loc: Any) -> int:
-    """Return a time such as `7d`, `12h` or `30m` in seconds; 0 is none."""
-    if value is None:
-        return RETENTION_S
-    match = re.fullmatch(r"([0-9]{1,6})([dhm])|0", str(value))
-    if not match:
-        raise document.key_error("must be a time such as 7d, 12h or 30m, or 0", *loc)
-    return int(match[1]) * UNITS_S[match[2]] if match[1] else 0
+def _parse_retention(document: Document, value: Any, default_s: int, *loc: Any) -> int:
+    try:
+        return default_s if value is None else parse_retention(str(value))
+    except ValueError as error:
+        raise document.key_error(str(error), *loc) from None
 
 
 def _parse_location(document: Document, value: Any, *loc: Any) -> str:

@@ -42,7 +42,7 @@ def config(call: Call) -> Response:
         {
             "defaults": {"root": warehouse.location, **SERVER_PLANS},
             "overrides": {"prefix": quote(warehouse.name, safe=""), "namespace-separator": "%1F"},
-            "endpoints": ENDPOINTS,
+            "endpoints": [each for each in ENDPOINTS if warehouse.retention_s or each not in management.UNDO],
             "idempotency-key-lifetime": LIFETIME,
         }
     )

@@ -110,4 +110,6 @@ ROUTES = (
     Route("listEvents", "GET", WAREHOUSE + "events", list_events, pool="events", quiet=True),
 )
 """Operations on a warehouse, which `/v1/config` announces."""
+UNDO = frozenset(route.endpoint for route in ROUTES[:3])
+"""Those that are announced only where dropped tables are kept."""
 AUDIT = Route("listAudit", "GET", SERVER + "audit", list_audit)
