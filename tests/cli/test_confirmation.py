@@ -41,6 +41,6 @@ def test_the_answer_counts(answer: str, status: int, output: str, tmp_path: Path
         os.close(ours)
         os.close(theirs)
     assert (done.returncode, table.exists()) == (status, status == 1), done.stderr
-    assert done.stderr.startswith(f"Drop the table docs and all its data at {table}? [y/N]: ")
+    assert done.stderr.startswith(f"Drop the table docs and all its data at {table}? This is final. [y/N]: ")
     assert ("nothing was done" in done.stderr) == (status == 1)
     assert bool(done.stdout) == (status == 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,9 @@ from lancehouse.cli.output import FAILED
 from lancehouse.server.setting_table import SERVER_SETTINGS
 
 if TYPE_CHECKING:
+    from lancehouse.catalog.warehouses import Warehouse
     from lancehouse.cli.main import CliContext
+    from lancehouse.server.settings import ServerSettings
     from lancehouse.store.database import Database
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +68,6 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
 
     if missing := [name for name in ("uvicorn", "orjson", "pyiceberg", "sqlalchemy") if find_spec(name) is None]:
         raise InvalidInputError(f"the server needs {', '.join(missing)}: pip install 'lancehouse[server]'")
-    from lancehouse.maintenance.process import maintenance_process
     from lancehouse.server import process_memory, run
     from lancehouse.server.settings import ServerSettings
     from lancehouse.server.workers import WorkerSupervisor
@@ -83,11 +84,20 @@ def serve(warehouses: tuple[str, ...], roots: tuple[str, ...], file: str | None,
         def ready() -> None:
             click.echo(run.ready_line(settings, listener, served))
 
-        with maintenance_process(settings, served):
+        with _maintenance(settings, served):
             if settings.workers == 1 and settings.max_memory is None:
                 run.run(settings, listener, served, ready, read_again=read_settings)
             else:
                 WorkerSupervisor(settings, listener, served, read_settings).run(ready)
+
+
+def _maintenance(settings: ServerSettings, warehouses: list[Warehouse]) -> AbstractContextManager[None]:
+    """Return a block in which tables are maintained, if the settings say so; only then is Lance loaded here."""
+    if not settings.maintenance_threads:
+        return nullcontext()
+    from lancehouse.maintenance.process import maintenance_process
+
+    return maintenance_process(settings, warehouses)
 
 
 with_db = click.option(

@@ -171,13 +171,10 @@ def stop_on_signal() -> Iterator[Event]:
 
 @contextlib.contextmanager
 def maintenance_process(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> Iterator[None]:
-    """Run a worker as a child while the block runs, if the settings ask for one; it is started again if it ends.
+    """Run a worker as a child while the block runs; it is started again if it ends.
 
     In a process of its own, so that it takes neither time nor memory from those that answer requests.
     """
-    if not settings.maintenance_threads:
-        yield
-        return
     message = {"settings": settings.to_json(), "warehouses": [asdict(warehouse) for warehouse in warehouses]}
     child = _Child(json.dumps(message).encode() + b"\n")
     child.start()
