@@ -91,7 +91,9 @@ def record_warehouses(
     """
     existing = database.read(repository.list_warehouses)
     served = (
-        wanted or [replace(default, id=row.id, name=row.name, location=row.location) for row in existing] or [default]
+        wanted
+        or [Warehouse(row.id, row.name, row.location, retention_s=default.retention_s) for row in existing]
+        or [default]
     )
     names = [warehouse.name for warehouse in served]
     for name in roots:
