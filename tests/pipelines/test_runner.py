@@ -80,6 +80,7 @@ def test_sql_names_tables_of_the_catalog(
         return read_version(spark, pinned, scan)
 
     monkeypatch.setattr(queries, "read_version", read)
+    monkeypatch.setattr(queries, "SMALL_BYTES", 0)
     name = format_levels((*managed.levels[1:], "labels"))
     steps = [
         {"sql": "SELECT id, 'x' AS x FROM Input WHERE input.id < 9"},

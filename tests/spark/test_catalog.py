@@ -673,9 +673,7 @@ def test_columns_of_a_frame_may_be_null(catalog: LanceCatalog, spark: Any, tmp_p
 def test_columns_that_may_not_be_null(catalog: LanceCatalog, spark: Any, tmp_path: Path) -> None:
     catalog.create(spark.range(3), "strict", nullable=False)
     assert not lance.dataset(tmp_path / "strict.lance").schema.field("id").nullable
-    said = (
-        r"column id: a null, which the table does not allow there; to allow it: dataset.alter_columns\(\{'path': 'id'"
-    )
+    said = "column id: a null, which the table does not allow there; to allow it: ALTER TABLE … ALTER COLUMN id DROP"
     with pytest.raises(InvalidInputError, match=said):
         catalog.append(spark.sql("SELECT cast(NULL AS bigint) AS id"), "strict")
     lance.dataset(tmp_path / "strict.lance").alter_columns({"path": "id", "nullable": True})  # as it says

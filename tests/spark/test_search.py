@@ -100,6 +100,7 @@ def test_words_and_both(catalog: LanceCatalog) -> None:
 
 def test_by_index_and_what_it_lacks(spark: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searches, "INDEX_S", 0)
+    monkeypatch.setattr(searches, "EXACT_WORTH", 0)
     rows = lance.dataset(root / "t.lance").to_table(columns=["id", "v"])
     dataset = lance.write_dataset(rows.slice(0, 1000), tmp_path / "t.lance")
     dataset.create_index("v", "IVF_FLAT", num_partitions=1)

@@ -163,7 +163,9 @@ def cleanup(
             )
         tagged = _old_tags(table, dataset, older_than)
         act = dataset.explain_cleanup_old_versions if dry_run else dataset.cleanup_old_versions
-        result = act(older_than=older_than, retain_versions=keep, error_if_tagged_old_versions=False)
+        # Lance keeps the newest one anyway, and asks storage once more if told so.
+        more = {"retain_versions": keep} if keep > 1 else {}
+        result = act(older_than=older_than, error_if_tagged_old_versions=False, **more)
     stats = result.stats if dry_run else result
     if at.is_managed and not dry_run:
         # Not only those that were removed now: an earlier call may have failed after it had removed some.
