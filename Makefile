@@ -12,7 +12,7 @@ STORES = .venv/.stores
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search clean
+.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search bench-maintenance bench-scale clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -79,6 +79,12 @@ bench-sql: $(SYNCED) $(LANCE_SPARK)
 
 bench-search: $(SYNCED)
 	$(RUN) python -m bench.search
+
+bench-maintenance: $(SYNCED) $(STORES)
+	$(RUN) python -m bench.maintenance
+
+bench-scale: $(SYNCED)
+	$(RUN) python -m bench.scale
 
 bench-gateway: $(SYNCED)
 	$(RUN) python -m bench.gateway

@@ -194,12 +194,15 @@ def time_work(side: CatalogSide, work: Callable[[], object]) -> GatewayRun:
     before, begun = cpu_s(side.pids), time.perf_counter()
     work()
     wall = time.perf_counter() - begun
-    return GatewayRun(wall, cpu_s(side.pids) - before, max(map(_peak_mb, side.pids), default=0.0))
+    peak_mb, library_mb = max((_memory_mb(pid) for pid in side.pids), default=(0.0, 0.0))
+    return GatewayRun(wall, cpu_s(side.pids) - before, peak_mb, library_mb)
 
 
-def _peak_mb(pid: int) -> float:
+def _memory_mb(pid: int) -> tuple[float, float]:
+    """The most that a process had resident, and what of it are pages of files now."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    peak, files = (int(status.partition(f"{name}:")[2].split()[0]) / 1024 for name in ("VmHWM", "RssFile"))
+    return peak, files
 
 
 def measure(folder: Path, size: GatewaySize, progress: Progress) -> list[GatewayRow]:

@@ -1,8 +1,9 @@
 """What the gateway is measured beside, each in a process of its own that ends with its standard input.
 
 `python -m bench.gateway_peers adapter ROOT`: pylance's own REST adapter on the `dir` namespace in a folder.
-`python -m bench.gateway_peers wire FILE`: a server that knows nothing of Lance. It takes in what it is sent and forgets
-it, and answers every query with that file: what HTTP alone costs, with the server that the gateway runs on.
+`python -m bench.gateway_peers wire FOLDER`: a server that knows nothing of Lance. It takes in what it is sent and
+forgets it, and answers queries and descriptions with the files of these names in that folder: what HTTP alone costs,
+with the server that the gateway runs on.
 
 Both print their address.
 """
@@ -29,23 +30,24 @@ def adapter(root: str) -> None:
         sys.stdin.read()
 
 
-def wire(file: str) -> None:
+def wire(folder: str) -> None:
     """Until the input ends."""
     import uvicorn
 
-    data = Path(file).read_bytes()
+    answers = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
     async def app(
         scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
         while (await receive()).get("more_body"):
             pass
-        is_query = scope["path"].endswith("/query")
-        kind = b"application/vnd.apache.arrow.file" if is_query else b"application/json"
+        operation = scope["path"].rpartition("/")[2]
+        data = answers.get(operation, b"{}")
+        kind = b"application/vnd.apache.arrow.file" if operation == "query" else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-        for start in range(0, len(data) if is_query else 0, PIECE):
-            await send({"type": "http.response.body", "body": data[start : start + PIECE], "more_body": True})
-        await send({"type": "http.response.body", "body": b"" if is_query else b"{}"})
+        for start in range(PIECE, len(data), PIECE):
+            await send({"type": "http.response.body", "body": data[start - PIECE : start], "more_body": True})
+        await send({"type": "http.response.body", "body": data[(len(data) - 1) // PIECE * PIECE :]})
 
     async def run() -> None:
         config = uvicorn.Config(app, port=0, loop="uvloop", http="httptools", lifespan="off", log_level="error")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from statistics import median
+from statistics import mean, median
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +33,8 @@ class GatewayRun:
     cpu_s: float
     """Of the processes between."""
     peak_mb: float = 0.0
+    library_mb: float = 0.0
+    """How much of it are pages of libraries, which processes share and the kernel can drop."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class GatewayRow:
 
     def cells(self) -> list[str]:
         """As text, in the order of the headings."""
-        cpu_s = median(run.cpu_s for run in self.runs[GATEWAY]) / self.calls
+        # The mean, not the median: the kernel counts in hundredths of a second, half of what a round of calls takes.
+        cpu_s = mean(run.cpu_s for run in self.runs[GATEWAY]) / self.calls
         return [
             TITLES[self.catalog],
             self.operation,
@@ -115,9 +118,13 @@ def _ratio(value: float | None) -> str:
 
 def findings(rows: Sequence[GatewayRow]) -> list[str]:
     """Memory, and what was missed."""
-    peak = max((row.peak_mb for row in rows), default=0.0)
-    verdict = "met" if peak < MEMORY_MARK else "missed"
-    lines = [f"- Memory of the gateway at most: {peak:.0f} MB (expected under {MEMORY_MARK}: {verdict})."]
+    runs = [run for row in rows for run in row.runs.get(GATEWAY, ())]
+    largest = max(runs, key=lambda run: run.peak_mb)
+    verdict = "met" if largest.peak_mb < MEMORY_MARK else "missed"
+    lines = [
+        f"- Memory of the gateway at most: {largest.peak_mb:.0f} MB (expected under {MEMORY_MARK}: {verdict}); "
+        f"{largest.library_mb:.0f} MB of it are pages of libraries, which processes share."
+    ]
     for row in rows:
         if row.is_missed and row.mark is not None:
             words, most, value = row.mark

@@ -40,6 +40,15 @@ DIMENSION = 128
 BATCH_ROWS = 8192
 MANY, TABLE = "many", "t"
 """The namespace with many tables, and the table that is described and queried."""
+DESCRIPTION = json.dumps(
+    {
+        "location": "/tmp/bench-12345678/reference/tables/wh/bench/t",
+        "storage_options": {},
+        "properties": {"created_at": "1763451234567", "table_type": "lance", "write.format.default": "lance"},
+        "managed_versioning": True,
+    }
+).encode()
+"""What a description of a table looks like on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +135,12 @@ def start(folder: Path, rows: Rows, tables: int) -> Iterator[list[CatalogSides]]
         quiet = ["--config", str(config), "--log-level", "warning"]
         server = stack.enter_context(start_lancehouse(folder / "server", options=quiet))
         _fill_folder(root, rows, tables)
-        as_file(table_of(rows.count), folder / "rows.arrow")
+        answers = folder / "answers"
+        answers.mkdir()
+        as_file(table_of(rows.count), answers / "query")
+        (answers / "describe").write_bytes(DESCRIPTION)
         adapter = stack.enter_context(_peer("adapter", str(root)))
-        wire = stack.enter_context(_peer("wire", str(folder / "rows.arrow")))
+        wire = stack.enter_context(_peer("wire", str(answers)))
 
         def gateway(backend: str, levels: Sequence[str]) -> CatalogSide:
             return CatalogSide(connect("rest", {"uri": f"{server.uri}/lance/{backend}"}), levels, family(server.pid))

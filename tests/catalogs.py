@@ -12,7 +12,7 @@ from uuid import uuid4
 import lance
 from lance_namespace import CreateNamespaceRequest, DescribeTableRequest, LanceNamespace, connect
 
-from lancehouse.lake.dataset import local_folder
+from lancehouse.locations import local_folder
 from tests.servers.lakekeeper import Lakekeeper
 from tests.servers.lancehouse import Served
 from tests.servers.polaris import Polaris

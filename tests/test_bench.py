@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, commits, gateway_report, report, search, spark, spark_report, sql
+from bench import chart, commits, gateway_report, report, scale, search, spark, spark_report, sql
 from bench.commits import FOREIGN, PLAIN, SQLITE, CommitsRow, CommitTarget, Curve, Round, VersionsLevel
 from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, REFERENCE, WAREHOUSE, WIRE
 from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, SparkCase, cases, same
@@ -308,3 +308,31 @@ def test_columns_run_to_their_end_and_leave_nothing(tmp_path: Path) -> None:
     assert len(lines) == 8
     assert all(line.endswith(": met") for line in lines if "bytes" in line), printed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_maintenance_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    printed = run_quickly("bench.maintenance", tmp_path)
+    assert "Runs: 12 compact.done, 2 index.done." in printed
+    assert "look, and find nothing to do" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scale_runs_to_its_end_and_leaves_nothing(open_folder: Path) -> None:
+    printed = run_quickly("bench.scale", open_folder)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line[:1] == "│"]
+    assert [line[0] for line in lines] == [
+        *(case.title.replace("`", "") for case in scale.cases(scale.QUICK[0])),
+        scale.HOUR,
+    ]
+    assert all(re.fullmatch(r"[\d.,]+", cell) for line in lines for cell in line[1:8])
+    assert "principals with secrets" in printed
+    assert list(open_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("large_s", "is_missed"), [(0.0029, False), (0.0032, True)])
+def test_marks_of_scale(large_s: float, is_missed: bool) -> None:
+    small, large = scale.ScaleRun(0.001, 0.001, 0.003), scale.ScaleRun(large_s - 0.001, 0.001, 0.006)
+    row = scale.ScaleRow("LoadTable", True, [[small], [large]])
+    assert row.is_missed is is_missed
+    assert row.cells()[-2:] == [f"≤ 1.5 {'✗' if is_missed else '✓'}", "2.00"]
+    assert not scale.ScaleRow("LoadTable", False, row.runs).is_missed

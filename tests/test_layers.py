@@ -30,6 +30,7 @@ BASE = {
     "paging",
     "parsing",
     "properties",
+    "row_policy",
     "secrets",
     "settings",
     "catalog_walk",

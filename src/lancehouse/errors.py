@@ -13,6 +13,7 @@ from lance_namespace.errors import (
     ConcurrentModificationError,
     InternalError,
     InvalidInputError,
+    InvalidTableStateError,
     LanceNamespaceError,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
@@ -50,6 +51,8 @@ BY_TYPE: ErrorMap = MappingProxyType(
         "CommitConflictException": ConcurrentModificationError,
         "CommitStateUnknownException": CommitStateUnknownError,
         "UnsupportedOperationException": UnsupportedOperationError,
+        # our own server
+        "WarehouseFencedException": InvalidTableStateError,
         # Unity Catalog
         "CATALOG_NOT_FOUND": NamespaceNotFoundError,
         "SCHEMA_NOT_FOUND": NamespaceNotFoundError,

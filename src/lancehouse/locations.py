@@ -113,12 +113,33 @@ def key(location: str, kind: str = "lance") -> str:
 
 
 def is_inside(location: str, roots: Iterable[str]) -> bool:
-    """Return whether a Lance location is one of `roots` or lies below one; False if it is not a valid location."""
+    """Return whether a Lance location is one of `roots` or lies below one; False if it is not a valid location.
+
+    Symbolic links in a local path are followed, as far as the path exists.
+    """
     try:
-        location_key = key(location)
+        place = parse(location, "lance")
     except InvalidInputError:
         return False
-    return any(location_key.startswith(key(root)) for root in roots)
+    location_key = ""
+    for root in roots:
+        # Where nothing below the root is a link, the real path of the root does not matter: both begin with it.
+        if _is_plainly_below(_parse_root(root, "lance"), place):
+            return True
+        location_key = location_key or key(location)
+        if location_key.startswith(key(root)):
+            return True
+    return False
+
+
+def _is_plainly_below(root: ParsedLocation, place: ParsedLocation) -> bool:
+    """Return whether a location is written below a root, without a symbolic link on the way from there."""
+    if root.store != place.store or not _is_below(place, root.segments):
+        return False
+    if root.store != "file":
+        return True
+    paths = accumulate(place.segments[len(root.segments) :], "{}/{}".format, initial=root.path.rstrip("/"))
+    return not any(map(os.path.islink, islice(paths, 1, None)))
 
 
 def find_link(location: str, roots: Iterable[str], kind: str = "lance") -> str | None:

@@ -18,6 +18,8 @@ DEFAULT = "default"
 """Source of a value that nobody has set."""
 OPERATIONS = ("fill", "refresh", "compact", "index", "cleanup", "orphans")
 """What can be done to a table, in the order in which it is done: what makes rows or versions goes first."""
+FUNCTIONS = ("fill", "refresh")
+"""Those that run functions of users."""
 
 LEAST_VERSION_AGE = timedelta(minutes=1)
 """Versions that are younger stay, whatever a policy says."""

@@ -31,6 +31,10 @@ TOTAL_ROWS, TOTAL_FILES, TOTAL_BYTES = "total-records", "total-data-files", "tot
 """Keys of a snapshot's summary, as Iceberg has them."""
 COPY_OF = "lancehouse.copy-of"
 """Property of a table that `lancehouse copy --data` made: location of the original."""
+FENCED = "lancehouse.fenced"
+"""In what `/v1/config` announces: why the warehouse takes no changes."""
+UNGUARDED = "lancehouse.unguarded"
+"""In what `/v1/config` announces: why nobody would notice a server on another copy of the database."""
 DOC = "doc"
 STORAGE_PREFIX = "storage."
 

@@ -15,10 +15,10 @@ from lancehouse.admin.copy import Action, Copier, CopyStep, NamedCatalog
 from lancehouse.cli.client import Client
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.jobs import table_copy
-from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.table_copy import CopyPlan
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.job_records import JobProgress
 from lancehouse.named_catalogs import CLASS_PATHS
 from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, open_small
 from tests.servers.moto import Bucket

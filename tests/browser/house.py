@@ -31,6 +31,7 @@ from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs
+from lancehouse.row_policy import Restriction
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
@@ -53,6 +54,7 @@ GRANTS = {
     "guest": Grant(Role.READER, "main", ("shop",)),
     "clerk": Grant(Role.READER, "main", ("library", "archive")),
     "public": Grant(Role.READER, "main", ("words", "public")),
+    "vera": Grant(Role.READER, "main", ("library",), "docs", Restriction("id < 30", ("id",), (("title", "hash"),))),
 }
 
 

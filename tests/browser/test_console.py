@@ -209,6 +209,17 @@ def test_columns_are_chosen(open_page: Opens) -> None:
     expect(page.locator(".grid thead th")).to_have_count(6)
 
 
+def test_a_part_of_a_table(open_page: Opens) -> None:
+    page = open_page(DOCS, name="vera")
+    expect(page.locator(".badge", has_text="a part of it")).to_be_visible()
+    assert page.locator("[role=tab]").all_inner_texts() == ["Rows", "Schema"]
+    expect(page.locator("table.grid tbody tr")).to_have_count(28)  # two of those below 30 are deleted
+    assert "On " not in page.locator("table.grid").inner_text()
+    page.locator(".row-number").first.click()
+    expect(page.locator("dl.record")).to_contain_text("embedding")
+    assert page.locator("dl.record button").count() == 0, "there is nothing more to fetch"
+
+
 def test_text_is_never_markup(open_page: Opens) -> None:
     page = open_page("#/table/main/library/a.b%20%3Codd%3E%20name")
     expect(page.get_by_role("heading", level=1)).to_have_text("a.b <odd> name")

@@ -24,7 +24,7 @@ from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake import removal
+from lancehouse.lake import dataset_files
 from lancehouse.store import repository
 from tests.servers.postgres import new_database
 
@@ -150,7 +150,7 @@ def test_files_that_cannot_be_deleted_are_tried_again(
         raise OSError("the store is down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(removal, "remove_dataset", fail)
+        patch.setattr(dataset_files, "remove_dataset", fail)
         expire(catalog, caller, patch)
         with pytest.raises(LanceNamespaceError, match="will try again"):
             catalog.dropped_tables.purge(caller, main, T)

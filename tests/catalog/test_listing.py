@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -139,3 +140,55 @@ def test_what_is_refused(catalog: Catalog, main: Warehouse, token: str | None, l
 def test_nothing_for_those_who_may_read_nothing(filled_catalog: Catalog, main: Warehouse) -> None:
     with pytest.raises(PermissionDeniedError, match="ada is no reader of warehouse main"):
         pages(filled_catalog, main, [Grant(Role.ADMIN, "other")], 1)
+
+
+@pytest.mark.parametrize(
+    ("grants", "words"),
+    [
+        ([Grant(Role.ADMIN)], "t1"),
+        ([Grant(Role.ADMIN)], "ab t1"),
+        ([Grant(Role.ADMIN)], "a.b.t1"),
+        ([Grant(Role.ADMIN)], "main.a.b"),
+        ([Grant(Role.ADMIN)], "b. view"),
+        ([Grant(Role.ADMIN)], "ain t1 is c"),
+        ([Grant(Role.ADMIN)], "elsewhere other"),
+        ([Grant(Role.ADMIN)], "yyyy iceberg"),
+        ([Grant(Role.ADMIN)], "emp"),
+        ([Grant(Role.ADMIN)], "a"),
+        ([Grant(Role.READER, "main", ("a", "b"))], "t1"),
+        ([Grant(Role.READER, "main", ("a", "b"))], "main"),
+        ([Grant(Role.READER, "main", ("b",), "t3")], "t"),
+        ([], "t"),
+    ],
+)
+def test_search_finds_what_a_walk_through_all_finds(
+    filled_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, grants: Sequence[Grant], words: str
+) -> None:
+    monkeypatch.setattr(listing, "SEARCH_PAGE", 7)
+    caller = Caller(Identity("ada", tuple(grants)))
+
+    def matches(entry: listing.ListedEntry) -> bool:
+        return all(word in ".".join((entry[0], *entry[1])) for word in words.split())
+
+    found = [*filter(matches, listing.search_visible(filled_catalog, caller, words.split()))]
+    expected = [*filter(matches, walk(filled_catalog, caller))]
+    assert sorted(found) == sorted(expected)
+    assert bool(found) is bool(grants)
+
+
+def walk(catalog: Catalog, caller: Caller) -> Iterator[listing.ListedEntry]:
+    """All that a caller may see, namespace by namespace."""
+    for warehouse in catalog.warehouses.values():
+        pending: list[tuple[str, ...]] = [()] if caller.identity.can_see(warehouse.name) else []
+        while pending:
+            levels = pending.pop()
+            with suppress(PermissionDeniedError, InvalidInputError):
+                names, _ = (
+                    listing.list_entries(catalog.database, caller, warehouse, levels, None, None)
+                    if levels
+                    else ([], None)
+                )
+                yield from ((warehouse.name, (*levels, name), kind) for name, kind in names)
+            children, _ = catalog.namespaces.list(caller, warehouse, levels, None, None)
+            yield from ((warehouse.name, child, listing.NAMESPACE) for child in children)
+            pending += children

@@ -164,8 +164,7 @@ def test_more_roots_and_a_cache_elsewhere() -> None:
     place = warehouse("/data", roots=("/more", "s3://bucket/x"), cache="/more/cache/scans")
     assert check_location(place, "/more/t") == "/more/t"
     assert check_location(place, "s3://bucket/x/t") == "s3://bucket/x/t"
-    assert check_location(place, "/data/.lancehouse/t") == "/data/.lancehouse/t"
-    for location in ("/more/cache/scans/t", "/more/cache"):
+    for location in ("/more/cache/scans/t", "/more/cache", "/data/.lancehouse/t"):
         with pytest.raises(InvalidInputError, match="files of its own"):
             check_location(place, location)
     with pytest.raises(InvalidInputError, match="lie below /data or /more or s3://bucket/x"):

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest
 
-from lancehouse.lake.dataset_discovery import split_location
+from lancehouse.lake.dataset_files import split_location
 from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, error_text, open_small, run
 
 PAIRS = [

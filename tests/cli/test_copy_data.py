@@ -10,7 +10,7 @@ import lance
 import pytest
 from lance_namespace import DescribeTableRequest
 
-from lancehouse.lake.dataset import local_folder
+from lancehouse.locations import local_folder
 from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, open_small, run
 from tests.servers.lancehouse import PROGRAM
 from tests.spark.conftest import spark  # noqa: F401 - one Spark for all tests

@@ -26,6 +26,7 @@ from lancehouse.cli.serve import serve as command
 from lancehouse.server.setting_table import SERVER_SETTINGS
 from tests.server.serving import ServerClient
 from tests.servers.lancehouse import PROGRAM
+from tests.waiting import wait_until
 
 START_TIMEOUT_S = 60
 EMPTY = {"type": "struct", "fields": []}
@@ -85,14 +86,6 @@ def serve_error(folder: Path, *options: str) -> str:
 
 def have_ended(pids: Sequence[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def wait_until(condition: object, timeout_s: float = 20) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_without_options(tmp_path: Path) -> None:
@@ -213,6 +206,9 @@ def test_a_hangup_changes_what_can_be_changed(tmp_path: Path, workers: int) -> N
     def said() -> list[str]:
         return [json.loads(line).get("message", "") for line in running.log.read_text().splitlines()]
 
+    def count_refusals() -> int:
+        return sum("stay as they were" in message for message in said())
+
     def hang_up() -> None:
         os.killpg(running.process.pid, signal.SIGHUP)
 
@@ -234,9 +230,9 @@ def test_a_hangup_changes_what_can_be_changed(tmp_path: Path, workers: int) -> N
             config.write_text(files + nonsense)
             if nonsense == "log_level: info":
                 (tmp_path / "cert.pem").write_text("no certificate")
-            refused = sum("stay as they were" in message for message in said())
+            refused = count_refusals()
             hang_up()
-            wait_until(lambda refused=refused: sum("stay as they were" in each for each in said()) == refused + 1)
+            wait_until(lambda: count_refusals() == refused + 1)  # noqa: B023 - called before the loop goes on
         assert is_served(after, host="lake.example.com")
         old.request("GET", "/health/live")
         assert old.getresponse().status == 200

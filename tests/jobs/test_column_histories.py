@@ -25,7 +25,7 @@ from lance_namespace.errors import InternalError
 import lancehouse
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, column_filling
-from lancehouse.jobs.job import JobProgress
+from lancehouse.lake.job_records import JobProgress
 
 THREADS = 2
 OFTEN: dict[str, Any] = {"batch_rows": 2, "checkpoint_rows": 4}

@@ -20,8 +20,8 @@ from lance_namespace.errors import (
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, column_updates
-from lancehouse.jobs.column_updates import to_roaring_bitmap
+from lancehouse.jobs import LocalEngine, TableJobs, row_changes
+from lancehouse.jobs.row_changes import to_roaring_bitmap
 from lancehouse.lake import commits
 
 BLOB = {"lance-encoding:blob": "true"}
@@ -76,7 +76,7 @@ def files_of(docs: str) -> dict[int, list[str]]:
 def test_only_the_files_of_the_columns_are_written(
     docs: str, jobs: TableJobs, batch_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(column_updates, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(row_changes, "BATCH_ROWS", batch_rows)
     before = files_of(docs)
     rows = pa.table({"id": [14, 1, 20, 99, 3, None], "score": [4, 1, 2, 9, 9, 9], "vector": [[n, 5] for n in range(6)]})
     result = jobs.update_columns("docs", rows, on="id")
@@ -208,7 +208,7 @@ def test_changes_of_others(
             change(docs)
         return commit(*arguments)
 
-    monkeypatch.setattr(column_updates, "commit", commit_late)
+    monkeypatch.setattr(row_changes, "commit", commit_late)
     result = jobs.update_columns("docs", pa.table({"id": [1, 20], "score": [1, 2]}), on="id")
     assert result.updated == len(scores)
     rows = lance.dataset(docs).to_table(["id", "score", "word"]).to_pylist()
@@ -222,7 +222,7 @@ def test_changes_of_others(
 
 
 def test_columns_that_changed_meanwhile(docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_updates, "require_distinct_keys", lambda *_: rename(docs))
+    monkeypatch.setattr(row_changes, "require_distinct_keys", lambda *_: rename(docs))
     with pytest.raises(ConcurrentModificationError, match="columns have changed"):
         jobs.update_columns("docs", pa.table({"id": [1], "score": [1]}), on="id")
 

@@ -29,11 +29,12 @@ from lance_namespace.errors import (
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions, columns, fill_progress, views
+from lancehouse.jobs import LocalEngine, TableJobs, column_filling, column_functions, columns, views
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, to_array
 from lancehouse.jobs.engine import is_repeated
-from lancehouse.lake import commits, storage_layout, version_records
+from lancehouse.jobs.job import FillProgress
+from lancehouse.lake import column_states, commits, version_records
 from lancehouse.lake.dataset import TableRef
 from lancehouse.server.console import row_pages
 
@@ -345,9 +346,9 @@ def test_an_index_is_brought_up_to_date_if_asked(docs: str, jobs: TableJobs) -> 
 def test_progress_is_reported_and_the_result_says_what_was_done(
     docs: str, jobs: TableJobs, monkeypatch: pytest.MonkeyPatch, often: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(fill_progress, "INTERVAL_S", 0.001)
+    monkeypatch.setattr("lancehouse.jobs.job.INTERVAL_S", 0.001)
     function, _ = refuse("w20")
-    seen: list[fill_progress.FillProgress] = []
+    seen: list[FillProgress] = []
     jobs.define_columns("docs", {"upper": function})
     result = jobs.backfill("docs", {"upper": function}, on_error="null", report_progress=seen.append, **often)
     assert (seen[0].name, seen[-1].rows, {each.total for each in seen}) == ("upper", 38, {38})
@@ -374,7 +375,7 @@ def test_progress_counts_rows_once() -> None:
         "d": values(1, 9, "base", 2),
     }
     assert column_filling._count_rows({**records, "start": 7}) == (19, 3)
-    now = fill_progress.FillProgress("x", 500, 2000, 3, 2.0)
+    now = FillProgress("x", 500, 2000, 3, 2.0)
     assert str(now) == "x: 500 of 2,000 rows, 3 failed, 250 a second, 6 s left"
 
 
@@ -1236,12 +1237,12 @@ def test_reading_imports_nothing(tmp_path: Path, trap: str) -> None:
     forget(trap, other)
     for name in ("docs", "view"):
         table = TableRef(str(tmp_path / f"{name}.lance"))
-        storage_layout.read_summary(table)
+        version_records.read_summary(table)
         row_pages.read_page(table, limit=10)
         version_records.read_versions(table, [1, 2])
         views.list_lineage(TableAddress.parse(Connection("dir", {"root": str(tmp_path)}), name))
     columns.list_columns(TableRef(str(tmp_path / "docs.lance")))
-    columns.list_errors(TableRef(str(tmp_path / "docs.lance")), "one", ())
+    column_states.read_failed_rows(TableRef(str(tmp_path / "docs.lance")), "one", ())
     assert not {trap, other} & sys.modules.keys()
 
 

@@ -20,8 +20,8 @@ from lance_namespace.errors import (
 
 from lancehouse.connection import Connection
 from lancehouse.jobs import Engine, TableJobs, ingest, sources
-from lancehouse.jobs.job import JobProgress
 from lancehouse.lake import commits
+from lancehouse.lake.job_records import JobProgress
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import lance
 import pytest
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
-from lancehouse.jobs.job import FOLDER, JobProgress
+from lancehouse.lake.job_records import FOLDER, JobProgress
 from tests.lake.folder import rows
 from tests.lake.store import BUCKET, FakeStore
 

@@ -18,9 +18,9 @@ from lance_namespace import CreateTableVersionRequest
 from lance_namespace.errors import InternalError, InvalidInputError, InvalidTableStateError, TableNotFoundError
 
 from lancehouse.jobs import orphans
-from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
 from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.versions import list_manifests
 from tests.clients.managed import (
     ManagedCatalog,

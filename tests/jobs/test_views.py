@@ -16,7 +16,8 @@ from lance_namespace.errors import InternalError, InvalidInputError, TableAlread
 
 import lancehouse
 from lancehouse.connection import Connection
-from lancehouse.jobs import LocalEngine, TableJobs, column_filling, fill_progress, views
+from lancehouse.jobs import LocalEngine, TableJobs, column_filling, views
+from lancehouse.jobs.job import FillProgress
 from lancehouse.lake import commits, job_records, row_changes
 
 CHUNKS = pa.list_(pa.struct([("position", pa.int64()), ("text", pa.string())]))
@@ -80,8 +81,8 @@ def test_a_refresh_makes_what_changed(jobs: TableJobs, tmp_path: Path) -> None:
 
 
 def test_progress_of_a_refresh(jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fill_progress, "INTERVAL_S", 0.001)
-    seen: list[fill_progress.FillProgress] = []
+    monkeypatch.setattr("lancehouse.jobs.job.INTERVAL_S", 0.001)
+    seen: list[FillProgress] = []
     result = jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"], report_progress=seen.append)
     assert (seen[-1].name, seen[-1].rows, seen[-1].total) == ("chunks", 6, 6)
     [file] = [each for path in tmp_path.glob("chunks.lance/data") for each in path.iterdir()][:1]

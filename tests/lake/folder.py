@@ -20,8 +20,8 @@ from lance_namespace import (
     TableNotFoundError,
 )
 
+from lancehouse.lake.dataset_files import remove_dataset
 from lancehouse.lake.operations import TableOperations
-from lancehouse.lake.removal import remove_dataset
 
 
 class FolderNamespace(TableOperations):

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidTableStateError, TableVersionNotFoundError, UnsupportedOperationError
 
+from lancehouse.lake.changes import latest_version, oldest_version, read_increments, whole_version
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import latest_version, oldest_version, read_increments, whole_version
 
 Change = Callable[[Any], object]
 

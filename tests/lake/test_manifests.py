@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, PermissionDeniedError
 
-from lancehouse.lake.dataset import TableRef, local_folder, manifest_folder
+from lancehouse.lake.dataset import TableRef, manifest_folder
 from lancehouse.lake.history import read_schema
 from lancehouse.lake.manifests import DISCARD, STAGING, Manifest, ManifestStore, parse_staged_path
 from lancehouse.lake.versions import list_manifests
+from lancehouse.locations import local_folder
 from tests.lake.folder import rows
 from tests.lake.store import FakeStore
 

@@ -9,7 +9,7 @@ import pytest
 from lance_namespace.errors import PermissionDeniedError
 
 from lancehouse.lake.dataset import exists
-from lancehouse.lake.removal import is_table_file, remove_dataset
+from lancehouse.lake.dataset_files import is_table_file, remove_dataset
 from tests.lake.folder import rows
 from tests.lake.store import FakeStore
 

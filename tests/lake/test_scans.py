@@ -15,8 +15,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import history, scans
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.dataset import TableRef, VersionSelector
+from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 
 
 @pytest.fixture

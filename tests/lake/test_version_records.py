@@ -6,7 +6,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancehouse.lake import storage_layout, version_records
+from lancehouse.lake import version_records
 from lancehouse.lake.dataset import TableRef
 
 ROWS = pa.table({"id": range(10), "text": ["x" * 100] * 10})
@@ -47,18 +47,18 @@ def test_tags_and_branches(place: Path) -> None:
 
 
 def test_layout(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = storage_layout.read_layout(TableRef(str(place)))
+    told = version_records.read_layout(TableRef(str(place)))
     assert [(each.id, each.rows, each.deleted, each.files) for each in told.fragments] == [(0, 9, 1, 1), (1, 9, 1, 1)]
     assert (told.count, told.rows, told.deleted) == (2, 18, 2)
     assert [name for name, _ in told.columns] == ["id", "text"]
     assert all(size > 0 for _, size in told.columns)
-    monkeypatch.setattr(storage_layout, "MAX_LISTED", 1)
-    monkeypatch.setattr(storage_layout, "MAX_MEASURED", 1)
-    cut = storage_layout.read_layout(TableRef(str(place)))
+    monkeypatch.setattr(version_records, "MAX_LISTED", 1)
+    monkeypatch.setattr(version_records, "MAX_MEASURED", 1)
+    cut = version_records.read_layout(TableRef(str(place)))
     assert (len(cut.fragments), cut.count, cut.columns) == (1, 2, [])
 
 
 def test_summary(place: Path) -> None:
-    told = storage_layout.read_summary(TableRef(str(place)))
+    told = version_records.read_summary(TableRef(str(place)))
     assert (told.version, told.rows, told.fragments, told.deleted, told.indices) == (4, 18, 2, 2, 1)
-    assert storage_layout.read_summary(TableRef(str(place), version=1)).rows == 10
+    assert version_records.read_summary(TableRef(str(place), version=1)).rows == 10

@@ -33,7 +33,7 @@ from lance_namespace import (
     UpdateTableSchemaMetadataRequest,
 )
 
-from lancehouse.lake.versions import to_millis
+from lancehouse.lake.dataset import to_millis
 from lancehouse.paging import encode_token
 from tests.lake.folder import FolderNamespace, rows, stream
 from tests.lake.store import FakeStore

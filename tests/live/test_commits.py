@@ -32,8 +32,8 @@ from pyiceberg.catalog.rest import RestCatalog
 import lancehouse
 from lancehouse.clients.iceberg import IcebergNamespace
 from lancehouse.clients.managed_versions import SYNC_EVERY
-from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.manifests import ManifestStore
+from lancehouse.locations import local_folder
 from tests.catalogs import ICEBERG, LiveCatalog, open_catalog
 from tests.live import writers
 from tests.live.histories import (

@@ -21,7 +21,7 @@ from lance_namespace_urllib3_client.configuration import Configuration
 from lance_namespace_urllib3_client.models.batch_commit_tables_request import BatchCommitTablesRequest
 from lance_namespace_urllib3_client.models.describe_table_version_request import DescribeTableVersionRequest
 
-from lancehouse.lake.dataset import local_folder
+from lancehouse.locations import local_folder
 from tests.clients.managed import Staging, files_in, on_the_way, rows, stage_commit
 from tests.live.gateways import client, post, send, stream
 from tests.servers.lancehouse import Served

@@ -13,7 +13,8 @@ from bench.store import join_background
 from lancehouse.jobs import LocalEngine, TableJobs
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import FragmentRange, Scan
 from tests.live.object_store import House, Store
 from tests.servers.moto import SECRET_KEY
 from tests.servers.versitygw import find_program

@@ -77,6 +77,12 @@ class Place:
         """Do all that is due."""
         self.worker(**options).run_until_idle(20)
 
+    def ask(self, name: str, *operations: str) -> None:
+        """Ask for operations on a table now; without any, for a look."""
+        entry = self.table(name).entry_id
+        assert entry is not None
+        self.database.write(lambda tx: rows.request_maintenance(tx, "main", entry, "", operations, "me"))
+
     def plan(self) -> None:
         """Plan all tables, as if an hour had passed."""
         self.maintenance.sweep(0)
@@ -101,10 +107,19 @@ def open_place(
     db: str | None = None,
     policy: Mapping[str, str] | None = None,
     backends: Sequence[Any] = (),
+    location: str | None = None,
+    storage: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Place]:
     policy = QUICK if policy is None else policy
-    warehouse = Warehouse(0, "main", str(folder / "main"), maintenance=policy)
+    warehouse = Warehouse(
+        0,
+        "main",
+        location or str(folder / "main"),
+        storage=storage or {},
+        vend="static" if storage else "none",
+        maintenance=policy,
+    )
     settings = ServerSettings(
         db=db or f"sqlite:///{folder / 'catalog.db'}", warehouses=(warehouse,), backends=tuple(backends), **options
     )

@@ -21,6 +21,7 @@ from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.store import maintenance as rows
 from tests.maintenance.places import QUICK, Place, open_place
 from tests.servers.lancehouse import PROGRAM, start_lancehouse
+from tests.waiting import wait_until
 
 PATIENCE_S = 120
 
@@ -31,13 +32,6 @@ def config(tmp_path: Path) -> Path:
     policy = {key.removeprefix("maintenance."): value for key, value in QUICK.items()} | {"cleanup.older-than": "1h"}
     file.write_text(json.dumps({"warehouses": {"main": {"location": str(tmp_path / "main"), "maintenance": policy}}}))
     return file
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def start_worker(tmp_path: Path, config: Path, **env: str) -> subprocess.Popen[bytes]:
@@ -59,7 +53,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, config: Path, monkeypatch: pyte
         os.mkfifo(data[0])
         worker = start_worker(tmp_path, config)
         try:
-            wait_for(lambda: place.maintenance.status().counts["running"] == 1)
+            wait_until(lambda: place.maintenance.status().counts["running"] == 1)
             time.sleep(0.5)
         finally:
             worker.send_signal(signal.SIGKILL)
@@ -85,7 +79,7 @@ def test_a_server_with_threads_for_maintenance(tmp_path: Path, config: Path) -> 
         place.create("docs", commits=5)
         options = ("--config", str(config), "--maintenance-threads", "1")
         with start_lancehouse(tmp_path, warehouses={"main": tmp_path / "main"}, options=options) as served:
-            wait_for(lambda: ("docs", "compact", "done") in place.runs())
+            wait_until(lambda: ("docs", "compact", "done") in place.runs())
             status = send(served.uri, "GET", "/maintenance/v1/status")
             assert [run["operation"] for run in status["runs"]] == ["compact"]
             assert status["runs"][0]["levels"] == ["db", "docs"]
@@ -103,9 +97,9 @@ def test_a_server_with_threads_for_maintenance(tmp_path: Path, config: Path) -> 
             assert b'lancehouse_maintenance_tables{state="failing"} 0.0' in metrics
             child = child_of(served.pid)
             os.kill(child, signal.SIGKILL)
-            wait_for(lambda: child_of(served.pid) not in (0, child))
+            wait_until(lambda: child_of(served.pid) not in (0, child))
             last = child_of(served.pid)
-        wait_for(lambda: not Path(f"/proc/{last}").exists())
+        wait_until(lambda: not Path(f"/proc/{last}").exists())
 
 
 def child_of(pid: int) -> int:

@@ -7,7 +7,9 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from lance_namespace import RegisterTableRequest
 
+from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from tests.maintenance.places import QUICK, Place, age_files, open_place
 
 
@@ -39,6 +41,20 @@ def test_a_table_is_compacted_and_cleaned_up(place: Place) -> None:
     assert len(list((place.folder / "main").rglob("*.manifest"))) == 1
     assert compact.worker == "one"
     assert place.table("docs").due_ms is not None  # orphans, in a week
+
+
+def test_a_worker_leaves_no_connection_open(place: Place) -> None:
+    """Lance calls the catalog from threads of its own, each time as a new one to Python."""
+
+    def count_open() -> int:
+        links = list(Path("/proc/self/fd").iterdir())
+        return sum(link.is_symlink() and link.readlink().name == "catalog.db" for link in links)
+
+    place.create("docs", commits=5)
+    before = count_open()
+    for number in range(40):
+        place.write("docs", start=number)
+    assert count_open() < before + 30
 
 
 def test_nothing_is_done_unless_it_is_switched_on(tmp_path: Path) -> None:
@@ -129,41 +145,6 @@ def test_more_versions_than_allowed(tmp_path: Path) -> None:
         assert 3 <= len(left) <= 4
 
 
-def test_a_commit_that_overtakes_a_compaction(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's commit is made, ours is not; then it is planned again on what the user made."""
-    from lancehouse.jobs import compaction
-
-    real, times = compaction.commit, list[int]()
-
-    def commit(table: object, results: list[str]) -> object:
-        if not times:
-            times.append(1)
-            place.open("docs").delete("id = 3")
-        return real(table, results)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(compaction, "commit", commit)
-    place.create("docs", commits=6)
-    place.plan()
-    place.work()
-    assert place.runs() == [("docs", "compact", "overtaken")]
-    assert place.table("docs").why == "overtaken by a commit"
-    assert place.table("docs").failures == 0
-    dataset = place.open("docs")
-    assert (len(dataset.get_fragments()), dataset.count_rows()) == (6, 59)
-    assert not any(file.name.startswith("jobs") for file in (place.folder / "main").rglob("_lancehouse/jobs/*/*"))
-    place.database.write(lambda tx: _make_due(tx, place))
-    place.work()
-    assert ("docs", "compact", "done") in place.runs()
-    assert place.open("docs").count_rows() == 59
-
-
-def _make_due(tx: object, place: Place) -> None:
-    from lancehouse.store import maintenance as rows
-
-    table = place.table("docs")
-    rows.request_maintenance(tx, "main", table.entry_id, "", (), "")  # type: ignore[arg-type]
-
-
 def test_failures_back_off(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     from lance_namespace.errors import InternalError
 
@@ -182,10 +163,98 @@ def test_failures_back_off(place: Place, monkeypatch: pytest.MonkeyPatch) -> Non
         assert table.due_ms is not None
         assert table.looked_ms is not None
         pauses.append(round((table.due_ms - table.looked_ms) / 1000))
-        place.database.write(lambda tx: _make_due(tx, place))
+        place.ask("docs")
     assert pauses == [60, 120, 240]
     assert table.error == "compact: the disk is on fire"
     assert place.runs() == [("docs", "compact", "failed")] * 3
+
+
+def test_what_somebody_asked_for_is_done_in_the_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lance_namespace.errors import ServiceUnavailableError
+
+    from lancehouse.jobs import compaction
+
+    def fail(*_: object) -> None:
+        raise ServiceUnavailableError("the store is away")
+
+    place.create("docs", commits=2, properties={"maintenance.enabled": "false"})
+    me = Caller(Identity("me", (Grant(Role.WRITER),)))
+    place.maintenance.request(me, "main", ("db", "docs"), ["compact"])
+    place.maintenance.request(me, "main", ("db", "docs"), ["cleanup"])
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "compact", fail)
+        place.work()
+    table = place.table("docs")
+    assert (table.requested, table.requested_by, table.failures) == ("compact,cleanup", "me", 1)
+    place.ask("docs", *table.requested.split(","))  # its pause is over
+    place.work()
+    done = [("docs", "compact", "failed"), ("docs", "compact", "done"), ("docs", "cleanup", "done")]
+    assert place.runs() == done
+
+
+def test_a_function_that_fails_does_not_keep_files_from_being_compacted(tmp_path: Path) -> None:
+    from lancehouse.jobs import TableJobs
+    from tests.maintenance.functions import double
+
+    with open_place(tmp_path, policy={**QUICK, "maintenance.fill": "true"}) as place:
+        place.create("docs")
+        TableJobs(place.client).define_columns(["main", "db", "docs"], {"double": double})
+        for number in range(5):
+            place.write("docs", start=number)
+        place.plan()
+        place.work()  # no function is allowed
+        assert place.runs()[:2] == [("docs", "fill", "failed"), ("docs", "compact", "done")]
+        assert place.table("docs").error.startswith("fill: ")
+
+
+def test_a_view_shows_its_source(tmp_path: Path) -> None:
+    from lancehouse.jobs import TableJobs
+    from tests.maintenance.functions import copies
+
+    with open_place(tmp_path, policy={**QUICK, "maintenance.refresh": "true"}) as place:
+        jobs, (source, view) = TableJobs(place.client), (["main", "db", name] for name in ("docs", "shown"))
+        jobs.create_table(source, pa.schema([pa.field("id", pa.int64())]))
+        place.write("docs")
+        jobs.create_materialized_view(view, source, copies, columns=["id"])
+        place.plan()
+        options = {"functions": ("tests.maintenance.functions",), "sources": ("main.db.*",)}
+        place.work(**options)
+        assert ("shown", "refresh", "done") not in place.runs()  # it shows all
+        place.write("docs", start=100)
+        place.ask("shown", "refresh")
+        place.work(**options)
+        assert ("shown", "refresh", "done") in place.runs()
+        assert sorted(place.open("shown").to_table()["copy"].to_pylist()) == [*range(10), *range(100, 110)]
+
+
+def test_a_view_does_not_choose_what_the_server_reads_for_it(tmp_path: Path) -> None:
+    """Whoever writes a view names its source; maintenance reads with the rights of the server."""
+    from lancehouse.jobs import TableJobs
+
+    with open_place(tmp_path, policy={**QUICK, "maintenance.refresh": "true"}) as place:
+        jobs, (source, view) = TableJobs(place.client), (["main", "db", name] for name in ("docs", "shown"))
+        jobs.create_table(source, pa.schema([pa.field("id", pa.int64())]))
+        jobs.create_materialized_view(view, source, columns=["id"])
+        place.write("docs")
+        place.plan()
+        place.ask("shown", "refresh")
+        place.work(sources=("main.db.other", "main.db"))
+        assert place.runs()[0] == ("shown", "refresh", "failed")
+        assert "shows rows of main.db.docs" in place.table("shown").error
+        assert place.open("shown").count_rows() == 0
+
+
+def test_a_table_does_not_choose_what_the_server_copies_for_it(place: Place, tmp_path: Path) -> None:
+    place.create("docs")
+    place.write("docs")
+    clone = tmp_path / "main" / "clone.lance"
+    lance.dataset(place.open("docs").uri).shallow_clone(str(clone), place.open("docs").version)
+    place.client.register_table(RegisterTableRequest(id=["main", "db", "clone"], location=str(clone)))
+    place.plan()
+    place.ask("clone", "compact")
+    place.work()
+    assert "takes files from" in place.table("clone").error
+    assert lance.dataset(clone).version == place.open("docs").version, "nothing was copied"
 
 
 def test_an_unforeseen_error_does_not_end_the_worker(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,15 +283,9 @@ def test_windows(tmp_path: Path) -> None:
         due_ms = place.table("docs").due_ms
         assert due_ms is not None
         assert timedelta(hours=1) < datetime.fromtimestamp(due_ms / 1000, UTC) - now < timedelta(hours=2, minutes=1)
-        place.database.write(lambda tx: _request(tx, place, "compact"))
+        place.ask("docs", "compact")
         place.work()
         assert place.runs() == [("docs", "compact", "done")]
-
-
-def _request(tx: object, place: Place, *operations: str) -> None:
-    from lancehouse.store import maintenance as rows
-
-    rows.request_maintenance(tx, "main", place.table("docs").entry_id, "", operations, "me")  # type: ignore[arg-type]
 
 
 def test_two_workers_share_tables(place: Place) -> None:
@@ -252,7 +315,7 @@ def test_functions_are_allowed_by_the_server_only(tmp_path: Path) -> None:
         place.work()
         assert ("docs", "fill", "failed") in place.runs()
         assert "tests.maintenance.functions" in place.table("docs").error
-        place.database.write(lambda tx: _make_due(tx, place))
+        place.ask("docs")
         place.work(functions=("tests.maintenance.functions",))
         assert ("docs", "fill", "done") in place.runs()
         assert place.open("docs").to_table()["double"].to_pylist() == [2 * each for each in range(10)]

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from lancehouse.schema.iceberg import from_iceberg, to_iceberg
-from lancehouse.schema.lance_to_iceberg import FIELD_ID, iceberg_converter
+from lancehouse.schema.iceberg import FIELD_ID, from_iceberg, iceberg_converter, to_iceberg
 from tests.lake.icebergs import iceberg_values, sample
 from tests.schema.storable import schemas
 

@@ -10,7 +10,8 @@ from lance_namespace.errors import PermissionDeniedError
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import FragmentRange, Scan
 from tests.security.house import SECRET, ServerWithPrincipals
 
 

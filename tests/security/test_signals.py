@@ -16,7 +16,8 @@ import pytest
 import trustme
 
 from lancehouse.server.workers import LONGEST_TICK_S, SILENT_S, SilenceTracker
-from tests.cli.test_serve import Running, have_ended, serve, wait_until
+from tests.cli.test_serve import Running, have_ended, serve
+from tests.waiting import wait_until
 
 BODY = b'{"namespace": ["n"]}'
 HEAD = f"POST /iceberg/v1/main/namespaces HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
@@ -122,8 +123,8 @@ def replace_a_worker_that_hangs(folder: Path) -> None:
     with serve(folder, "--workers", "2") as running:
         hangs = running.workers()[0]
         os.kill(hangs, signal.SIGSTOP)
-        wait_until(lambda: have_ended([hangs]), ENDS_S)
-        wait_until(lambda: len(running.workers()) == 2, ENDS_S)
+        wait_until(lambda: have_ended([hangs]))
+        wait_until(lambda: len(running.workers()) == 2)
         for _ in range(20):
             assert running.client.iceberg("GET", "config").status == 200
     assert f"worker {hangs} did not respond" in running.log.read_text()

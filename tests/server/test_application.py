@@ -219,6 +219,19 @@ def test_bodies(awkward: ServerClient, data: bytes, coding: str | None, expected
     assert (answer.json["body"] if answer.status == 200 else answer.error[0]) == expected
 
 
+@pytest.mark.parametrize("pause", [False, True])
+def test_a_body_in_many_parts(awkward: ServerClient, pause: bool) -> None:
+    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", awkward.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for part in (head, b"3\r\nabc\r\n", b"1\r\nx\r\n" * 900 + b"2\r\nxy\r\n", b"0\r\n\r\n"):
+            connection.sendall(part)
+            time.sleep(0.02 * pause)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["body"] == 905
+
+
 def test_the_token_endpoint_refuses_in_the_form_of_oauth(awkward: ServerClient) -> None:
     form = {"content-type": "application/x-www-form-urlencoded", "Content-Encoding": "br"}
     answer = awkward.send("POST", "/iceberg/v1/oauth/tokens", raw=b"abc", headers=form)

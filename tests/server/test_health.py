@@ -3,7 +3,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,9 @@ from lancehouse.server.http import health
 from lancehouse.server.http.health import Check, Health, HealthReport, Kind, PartState, State
 from lancehouse.store.database import Database
 from tests.server.serving import ServerClient, serving
+from tests.waiting import wait_until
 
 REFUSE = "CREATE TRIGGER full BEFORE INSERT ON idempotency_keys BEGIN SELECT RAISE(FAIL, 'full'); END"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def read_sign_of_life(database: Database) -> int:
@@ -51,7 +44,7 @@ def test_one_look_at_a_time_however_many_ask() -> None:
     assert looks == [1]
     assert check.part_state().state == "unknown"
     go_on.set()
-    until(lambda: check.part_state().state == "ok")
+    wait_until(lambda: check.part_state().state == "ok")
 
 
 def test_a_recent_look_is_enough() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -12,11 +15,14 @@ from click.testing import CliRunner
 
 from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Role
-from lancehouse.catalog.principals import Principals
+from lancehouse.catalog.principals import NewPrincipal, Principals
 from lancehouse.cli.main import main
 from lancehouse.server.api import principals as api
 from lancehouse.store.audit import list_changes
+from tests.live.committers import CommitClient
 from tests.server.serving import ServerAnswer, ServerClient, serving
+from tests.servers.lancehouse import Served, start_lancehouse
+from tests.servers.postgres import new_database
 
 BASE = "/lancehouse/v1/"
 HERE = {"warehouse": "main", "namespace": ["a"], "table": None}
@@ -219,3 +225,58 @@ def test_the_command_line_asks_a_server(root: Admin, monkeypatch: pytest.MonkeyP
     assert (refused.exit_code, "no principal called 'bob'" in refused.stderr) == (1, True)
     both = CliRunner().invoke(main, ["principal", "list", "--db", "sqlite:///x.db"])
     assert (both.exit_code, "--db or --server" in both.stderr) == (2, True)
+
+
+def test_a_revocation_works_on_all_servers_within_two_seconds(postgres: str, tmp_path: Path) -> None:
+    db, warehouses = new_database(postgres), {"main": tmp_path / "warehouse"}
+    database = open_database(db)
+    principals = Principals(database)
+    admin = NewPrincipal("root", [Grant(Role.ADMIN)])
+    named = ("granted", "member", "holder", "gone")
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(start_lancehouse(tmp_path / name, db=db, warehouses=warehouses, options=["--auth"]))
+            for name in ("first", "second")
+        )
+        principals.create_many([admin, *(NewPrincipal(name) for name in named)])
+        tokens = {name: principals.create_token(name, "test") for name in ("root", *named)}
+        database.close()
+
+        def ask(server: Served, name: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+            client = CommitClient(server.uri, "test")
+            try:
+                return client.send(method, path, body, Authorization=f"Bearer {tokens[name]}")
+            finally:
+                client.close()
+
+        def change(method: str, path: str, body: Any = None) -> None:
+            status, said = ask(first, "root", method, path, body)
+            assert status < 300, said
+
+        change("POST", "/iceberg/v1/main/namespaces", {"namespace": ["a"]})
+        change("POST", f"{BASE}groups", {"name": "readers", "grants": [READER]})
+        change("POST", f"{BASE}groups/readers/members", {"add": ["member"]})
+        for name in ("granted", "holder", "gone"):
+            change("POST", f"{BASE}principals/{name}/grants", READER)
+        # Both servers know all of them by now, and would answer from memory.
+        for server in (first, second):
+            for name in named:
+                wait_for_access(partial(ask, server, name, "GET", "/iceberg/v1/main/namespaces/a"))
+        change("POST", f"{BASE}principals/granted/revoke", READER)
+        change("POST", f"{BASE}groups/readers/members", {"remove": ["member"]})
+        change("DELETE", f"{BASE}principals/holder/tokens/test")
+        change("DELETE", f"{BASE}principals/gone")
+        # The time is the promise itself. On a machine that is busy more of it passes, never less.
+        sleep(2)
+        refused = {"granted": 403, "member": 403, "holder": 401, "gone": 401}
+        for server in (first, second):
+            for name, status in refused.items():
+                assert ask(server, name, "GET", "/iceberg/v1/main/namespaces/a")[0] == status, (server.uri, name)
+
+
+def wait_for_access(ask: Callable[[], tuple[int, bytes]]) -> None:
+    """Ask until it is granted: what a server knew before the grant ends by itself."""
+    deadline = monotonic() + 60
+    while (status := ask()[0]) != 200:
+        assert monotonic() < deadline, status
+        sleep(0.05)

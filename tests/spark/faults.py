@@ -86,7 +86,7 @@ def _is_first(sign: Path) -> bool:
 def install() -> None:
     """Have the calls in which tasks write come to such points."""
     from lancehouse.jobs import compaction, index_building
-    from lancehouse.jobs.job import JobProgress
+    from lancehouse.lake.job_records import JobProgress
 
     put = JobProgress.record
 

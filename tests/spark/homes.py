@@ -13,7 +13,8 @@ from lance_namespace import DescribeTableRequest
 
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef
+from lancehouse.locations import local_folder
 from tests.clients.managed import files_in, managed_by_lancehouse
 
 KINDS = ("path", "dir", "managed")

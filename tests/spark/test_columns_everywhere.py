@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import lance
@@ -20,8 +19,10 @@ import pytest
 from tests.catalogs import ICEBERG, LiveCatalog, Shared, open_catalog
 from tests.servers.lancehouse import Served
 from tests.servers.reference import Reference
-from tests.spark.cluster import Cluster, ClusterError, Driver, start_connect, start_driver
+from tests.spark.cluster import Cluster, Driver, start_connect, start_driver
 from tests.spark.column_tour import FOLDER, HOLD, count_calls, tour
+from tests.spark.tour import TOO_BUSY
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -118,12 +119,10 @@ def test_streams(request: pytest.FixtureRequest, session: str, catalog: LiveCata
     driver: Driver = request.getfixturevalue(f"{session}_driver")
     levels = [] if catalog.impl == "dir" else catalog.levels
     asked = {"impl": catalog.impl, "properties": dict(catalog.properties), "levels": levels}
-    try:
-        source, copy = driver.ask("tests.spark.column_tour:stream_tour", **asked, folder=str(tmp_path))
-    except ClusterError as error:
-        if "failed to connect back" not in str(error):
-            raise
-        pytest.skip("Spark gives a process of Python 10 s to start, and this machine is too busy for that")
+    changes = driver.ask("tests.spark.column_tour:stream_tour", **asked, folder=str(tmp_path))
+    if changes is None:
+        pytest.skip(TOO_BUSY)
+    source, copy = changes
     updated = [["insert", 6], ["update_postimage", 0], ["update_postimage", 1]]
     assert source == [["delete", 5], *updated]
     assert copy == updated
@@ -152,7 +151,7 @@ def test_a_fill_that_is_killed(cluster: Cluster, killed: str, soak: bool, tmp_pa
         driver = stack.enter_context(cluster.driver(**settings))
         app = driver.ask("tests.spark.tour:app")
         driver.send("tests.spark.column_tour:fill_counted", **asked)
-        wait_for(lambda: len(list(calls.glob("stopped-*"))) == TASKS)
+        wait_until(lambda: len(list(calls.glob("stopped-*"))) == TASKS)
         if killed in ("driver", "both"):
             driver.kill()
         if killed in ("executors", "both"):
@@ -161,7 +160,7 @@ def test_a_fill_that_is_killed(cluster: Cluster, killed: str, soak: bool, tmp_pa
         before = count_calls(calls)
         (calls / HOLD).unlink()
         if killed != "executors":
-            wait_for(lambda: not cluster.executors(app))
+            wait_until(lambda: not cluster.executors(app))
             driver = stack.enter_context(cluster.driver(**settings))
             driver.send("tests.spark.column_tour:fill_counted", **asked)
         assert driver.answer()["filled"] == rows
@@ -173,10 +172,3 @@ def test_a_fill_that_is_killed(cluster: Cluster, killed: str, soak: bool, tmp_pa
     dataset = lance.dataset(place)
     assert dataset.to_table(["id", "double"]).to_pydict()["double"] == [number * 2 for number in range(rows)]
     assert not list((place / "_lancehouse" / "jobs").rglob("*.json")), "checkpoints are removed"
-
-
-def wait_for(condition: Any) -> None:
-    deadline = monotonic() + 90
-    while not condition():
-        assert monotonic() < deadline
-        sleep(0.05)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import lance
@@ -22,12 +21,14 @@ from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import Job
 from lancehouse.lake.commits import FileLayout, locate_table
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef
+from lancehouse.locations import local_folder
 from tests.clients.managed import ManagedCatalog, managed_by_lancehouse
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.faults import Faults
 from tests.spark.writes import ADDED, AFTER, BEFORE, NAMED, Rows
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -174,7 +175,7 @@ def test_a_killed_driver(cluster: Cluster, house: WrittenTables, driver: Driver,
         faults.wait(set(house.kinds))
         assert cluster.executors(app)
         doomed.kill()
-    until(lambda: not cluster.executors(app))
+    wait_until(lambda: not cluster.executors(app))
     house.are_before()
     faults.plan("nothing")
     assert house.write(driver) == {}
@@ -262,11 +263,3 @@ def test_a_task_that_outlives_its_job(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="was over"):
         job.write(_table(ADDED).to_reader(), "append", FileLayout())
     assert set(tmp_path.rglob("*")) == before
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something."""
-    deadline = monotonic() + 60
-    while not condition():
-        assert monotonic() < deadline
-        sleep(0.05)

@@ -113,6 +113,35 @@ def test_columns(text: str, expected: list[str | None]) -> None:
     assert [None if scan.columns is None else " ".join(scan.columns) for scan in by_place] == expected
 
 
+LINKS: list[tuple[str, list[str]]] = [
+    ("docs d JOIN tags t ON d.id = t.id", ["d.id of t.id", "t.id of d.id"]),
+    ("docs d, tags t WHERE (t.ID) = d.id AND t.small = 3", ["d.id of t.id", "t.id of d.id"]),
+    ("docs d LEFT JOIN tags t ON d.title = t.tag", ["t.tag of d.title"]),
+    ("docs d RIGHT JOIN tags t ON d.title = t.tag", ["d.title of t.tag"]),
+    ("docs d FULL JOIN tags t ON d.id = t.id", []),
+    ("docs d LEFT JOIN tags t ON d.id = t.id WHERE d.id = t.small", ["d.id of t.small", "t.id of d.id"]),
+    ("docs d LEFT SEMI JOIN tags t ON d.id = t.id", ["d.id of t.id", "t.id of d.id"]),
+    ("docs d LEFT ANTI JOIN tags t ON d.id = t.id", ["t.id of d.id"]),
+    ("docs d JOIN tags t ON d.id = t.id OR t.small = 3", []),
+    ("docs d JOIN tags t ON d.id <=> t.id", []),
+    ("docs d JOIN tags t ON d.id = t.small + 1", []),
+    ("docs d JOIN tags t ON d.id = t.tag", []),  # of other types
+    ("docs d JOIN tags t ON d.score = t.weight", []),  # NaN, 0.0
+    ("docs d JOIN tags TABLESAMPLE (5 ROWS) t ON d.id = t.id", []),
+    ("docs d JOIN docs e ON d.id = e.id", ["d.id of e.id", "e.id of d.id"]),
+    ("docs d WHERE d.id = d.id AND EXISTS (SELECT 1 FROM tags t WHERE t.id = d.id)", []),
+    ("docs d JOIN (SELECT id FROM tags) t ON d.id = t.id", []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LINKS)
+def test_tables_that_are_joined_by_equal_keys(text: str, expected: list[str]) -> None:
+    """Rows of the first may be left out if no row of the second has their key."""
+    links = plan(f"SELECT 1 FROM {text}").links
+    found = {f"{each.scan.use.alias}.{each.column} of {each.other.use.alias}.{each.other_column}" for each in links}
+    assert sorted(found) == sorted(expected)
+
+
 def test_case_counts_for_nothing_here_even_if_it_does_for_spark() -> None:
     assert scans("SELECT Title FROM docs", is_case_sensitive=True) == [("title", None)]
     assert scans("SELECT title FROM docs WHERE ID = 5", is_case_sensitive=True) == [("id title", None)]

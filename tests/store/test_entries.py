@@ -5,6 +5,7 @@ from dataclasses import replace
 from threading import Barrier
 from typing import Any
 
+import psycopg
 import pytest
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
 
@@ -321,3 +322,58 @@ def test_a_schema_that_is_filled_in(place: StoredNamespace) -> None:
     assert not place.database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision + 1, SCHEMA))
     assert place.database.write(lambda tx: repository.set_schema(tx, entry.id, entry.revision, SCHEMA))
     assert place.find("t") == replace(entry, schema=SCHEMA)
+
+
+NAMES = ["docs", "Docs 2", "old_docs", "oldXdocs", "100%", "a/b", "größe", "GRÖSSE", "x.y"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["docs"], ["docs", "Docs 2", "old_docs", "oldXdocs"]),
+        (["old_docs"], ["old_docs"]),
+        (["docs", "2"], ["Docs 2"]),
+        (["%"], ["100%"]),
+        (["/"], ["a/b"]),
+        (["gr", "ö"], ["größe", "GRÖSSE"]),
+        (["gröss"], ["GRÖSSE"]),
+        (["none"], []),
+        ([], NAMES),
+        (["d", "o", "c", "s", "docs 2"], ["Docs 2"]),
+    ],
+)
+def test_search_of_names(place: StoredNamespace, words: list[str], found: list[str]) -> None:
+    for name in NAMES:
+        place.create(name)
+    place.create("view of docs", kind="view")
+    expected = [*found, *(["view of docs"] if words in ([], ["docs"]) else [])]
+
+    def search(namespaces: list[int], after: int = 0, limit: int = 100) -> list[tuple[int, int, str, str]]:
+        return [
+            *place.database.read(
+                lambda tx: repository.search_entries(tx, place.warehouse_id, words, namespaces, after, limit)
+            )
+        ]
+
+    for namespaces in ([place.namespace_id], [*range(place.namespace_id, 99)]):
+        rows = search(namespaces)
+        assert [row[2] for row in rows] == expected
+        if rows:
+            assert [*search(namespaces, limit=1), *search(namespaces, after=rows[0][0])] == rows
+    assert search([place.namespace_id + 1]) == []
+
+
+def test_postgres_finds_words_by_an_index(place: StoredNamespace, kind: str) -> None:
+    if kind != "postgres":
+        pytest.skip("SQLite reads all names")
+    statement = repository._search_statement(1, False).postgres
+    values = {"warehouse": place.warehouse_id, "after": 0, "size": 10, "word_0": "%docs%"}
+    names = "SELECT %s, 'table ' || i, 'lance', i, i, i, '{}', 1, 1, 1 FROM generate_series(1, 5000) AS i"
+    columns = "namespace_id, name, kind, uuid, location, location_key, properties, revision, created_ms, updated_ms"
+    with psycopg.connect(place.database.url) as connection:
+        connection.execute(f"INSERT INTO entries ({columns}) {names}".encode(), (place.namespace_id,))
+        connection.execute("SELECT gin_clean_pending_list('ix_entries_name_words')")
+        connection.execute("ANALYZE entries")
+        connection.execute("SET enable_seqscan = off")
+        plan = connection.execute(f"EXPLAIN {statement}".encode(), values).fetchall()
+    assert "ix_entries_name_words" in str(plan)

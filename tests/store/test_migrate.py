@@ -166,7 +166,7 @@ def test_other_schemas_are_refused(database: Database, number: str, words: str) 
 
 def test_another_release_is_named(database: Database) -> None:
     execute(database, f"UPDATE {migrate.VERSION_TABLE} SET version_num = '0002'")
-    with pytest.raises(InvalidTableStateError, match=r"schema 0002 \(lancehouse 0.1\), not 0006 \(lancehouse 0.2\)"):
+    with pytest.raises(InvalidTableStateError, match=r"schema 0002 \(lancehouse 0.1\), not 0009 \(lancehouse 0.2\)"):
         migrate.check(database)
 
 

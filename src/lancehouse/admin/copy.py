@@ -38,13 +38,13 @@ from lancehouse.clients.iceberg import IcebergNamespace
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, Inspector, inspector_for, is_managed_by_default
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import table_copy
-from lancehouse.jobs.job import JobProgress
 from lancehouse.jobs.table_copy import CopyPlan
 from lancehouse.lake.commits import TableLocation
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.dataset_discovery import relative_levels, split_location
+from lancehouse.lake.dataset_files import relative_levels, split_location
 from lancehouse.lake.history import find_latest_version
-from lancehouse.lake.storage_layout import read_summary
+from lancehouse.lake.job_records import JobProgress
+from lancehouse.lake.version_records import read_summary
 from lancehouse.properties import COPY_OF, FEW_METADATA_FILES, GC_ENABLED, IMPL, MANAGED_BY, STORAGE, TABLE_TYPE
 from lancehouse.schema.display import field_to_json
 

@@ -26,6 +26,7 @@ from lance_namespace.errors import (
 
 from lancehouse.admin.checked_catalog import CheckedCatalog
 from lancehouse.admin.table_checks import (
+    ADOPT,
     SOON,
     DoctorReport,
     Finding,
@@ -38,10 +39,10 @@ from lancehouse.admin.table_checks import (
 from lancehouse.catalog_walk import Id, walk_namespaces
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, inspector_for
 from lancehouse.credentials import SECRETS, canonical_options, merge_options
-from lancehouse.lake.dataset import local_folder
-from lancehouse.lake.dataset_discovery import list_datasets, relative_levels, split_location
-from lancehouse.lake.object_stores import unwrap_namespace
-from lancehouse.properties import STORAGE_PREFIX
+from lancehouse.lake.dataset_files import list_datasets, relative_levels, split_location
+from lancehouse.lake.foreign_tables import is_directory
+from lancehouse.locations import local_folder
+from lancehouse.properties import FENCED, STORAGE_PREFIX, UNGUARDED, storage_options
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Doctor:
         self._foreign_tables: list[ForeignTable] = []
         self._namespaces: list[Id] = []
         self._is_incomplete = False
+        self._is_fenced = False
 
     def examine_table(self, id: Id) -> DoctorReport:
         """Check one table, and whether its location overlaps with other tables of its namespace.
@@ -86,6 +88,7 @@ class Doctor:
             LanceNamespaceError: the table does not exist, or is not a Lance table.
         """
         self._check_own_token()
+        self._findings += self._find_fence(id)
         names = self._list_tables(id[:-1])
         if id not in names:
             with self.catalog.translate_errors(id):
@@ -114,6 +117,7 @@ class Doctor:
         self._check_own_token()
         try:
             self._require_namespace(id)
+            self._findings += self._find_fence(id)
             self._namespaces = list(walk_namespaces(self.catalog, id))
             names = [name for level in self._namespaces for name in self._try_list_tables(level, id)]
         except (UnauthenticatedError, PermissionDeniedError) as error:
@@ -140,7 +144,7 @@ class Doctor:
 
     @property
     def _is_dir(self) -> bool:
-        return type(unwrap_namespace(self.catalog.namespace)).__name__ == "DirectoryNamespace"
+        return is_directory(self.catalog.namespace)
 
     # Checks of each table
 
@@ -176,7 +180,8 @@ class Doctor:
     def _examine_tables(self, ids: Sequence[Id]) -> None:
         """Check tables, several at once; one that fails does not stop the others."""
         checkers = [
-            TableChecker(self.catalog, self._inspector, table_id, self.older_than, self.lists_files) for table_id in ids
+            TableChecker(self.catalog, self._inspector, table_id, self.older_than, self.lists_files, self._is_fenced)
+            for table_id in ids
         ]
         with ThreadPoolExecutor(MAX_WORKERS) as pool:
             futures = {pool.submit(checker.examine): checker.id for checker in checkers}
@@ -328,12 +333,7 @@ class Doctor:
 
     def _storage_options(self) -> dict[str, str]:
         """Return the storage options among the client's own properties."""
-        properties = self.catalog.target.properties
-        return {
-            key.removeprefix(STORAGE_PREFIX): value
-            for key, value in properties.items()
-            if key.startswith(STORAGE_PREFIX)
-        }
+        return storage_options(self.catalog.target.properties)
 
     def _registration_command(self, place: str, root: str, top: Id) -> str:
         """Return the commands that register a dataset under a name that fits its location, with missing namespaces."""
@@ -360,6 +360,20 @@ class Doctor:
     def _location_to_register(self, place: str, root: str) -> str:
         """Return a location in the form that the catalog accepts: Lance's `dir` needs the part below its root."""
         return "/".join(relative_levels(place, root) or ()) if self._is_dir else place
+
+    def _find_fence(self, id: Id) -> Iterator[Finding]:
+        """Yield a finding if the server takes no changes to a warehouse, or would not notice that it must not."""
+        if not id or not self._inspector.catalog_levels:
+            return
+        with self.catalog.translate_errors(id[:1]):
+            announced = self._inspector.announced_properties(id[0])
+        if (reason := announced.get(FENCED)) is not None:
+            self._is_fenced = True
+            what = f"the server refuses all changes to {id[0]}: {reason}; stop the other server if there is one"
+            yield Finding(FindingKind.FENCED, Severity.ERROR, id[0], what, ADOPT)
+        elif (reason := announced.get(UNGUARDED)) is not None:
+            what = f"nobody would notice a server on another copy of the database, for {reason}"
+            yield Finding(FindingKind.FENCED, Severity.NOTE, id[0], what)
 
     def _find_missing_features(self, id: Id) -> Iterator[Finding]:
         if not id or not self._inspector.catalog_levels:

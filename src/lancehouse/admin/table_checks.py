@@ -24,7 +24,7 @@ from lancehouse.clients.inspection import ForeignTable, InspectedTable, Inspecto
 from lancehouse.credentials import EXPIRES
 from lancehouse.jobs.orphans import StoredFile, list_unnamed_files
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.dataset_discovery import StagedManifest, is_staged, list_staged_manifests
+from lancehouse.lake.dataset_files import StagedManifest, is_staged, list_staged_manifests
 from lancehouse.lake.history import find_latest_version
 from lancehouse.lake.manifests import ManifestStore
 from lancehouse.lake.versions import list_branches, list_manifests
@@ -55,6 +55,7 @@ class FindingKind(StrEnum):
     CLEAN_UP = "clean-up"
     CREDENTIALS = "credentials"
     FEATURES = "features"
+    FENCED = "fenced"
     UNREADABLE = "unreadable"
 
 
@@ -116,6 +117,8 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 SOON = timedelta(minutes=10)
+ADOPT = "lancehouse db adopt"
+"""Typed where the database of the catalog server is."""
 MAX_NAMES = 5
 
 Versions = Mapping[str | None, int]
@@ -131,6 +134,8 @@ class TableChecker:
     older_than: timedelta
     lists_files: bool = True
     """Whether to list all files, to find those that no version names."""
+    is_fenced: bool = False
+    """Whether the catalog takes no changes, because its database is older than its storage or a copy of it is used."""
 
     @property
     def name(self) -> str:
@@ -270,6 +275,9 @@ class TableChecker:
             f"no version{of}" if version is None else f"version {version}{of}" for version in (accepted, stored)
         ]
         what = f"the catalog has {descriptions[0]}, storage has {descriptions[1]}: "
+        if (stored or 0) > (accepted or 0) and self.is_fenced:
+            what += "the catalog's database is older than its storage, or was copied, and takes no changes"
+            return replace(self.finding(FindingKind.VERSIONS, Severity.ERROR, what), command=ADOPT)
         if (stored or 0) > (accepted or 0):
             what += "a writer went past the catalog; stop it, then accept what is there"
             return self.finding(

@@ -8,9 +8,11 @@ from lancehouse.catalog.audit import Audit
 from lancehouse.catalog.callers import SERVER
 from lancehouse.catalog.commits import Commits
 from lancehouse.catalog.dropped_tables import DroppedTables
+from lancehouse.catalog.fence import INTERVAL_S, Fence
 from lancehouse.catalog.maintenance import Maintenance
 from lancehouse.catalog.metadata_loader import STORAGE_REFRESH_S, DocumentCache, LanceMetadataCache, MetadataLoader
 from lancehouse.catalog.namespaces import Namespaces
+from lancehouse.catalog.restricted_tables import RestrictedTables
 from lancehouse.catalog.scans import Scans
 from lancehouse.catalog.tables import Tables
 from lancehouse.catalog.views import Views
@@ -35,21 +37,27 @@ class Catalog:
         scan_cache_bytes: int = SCAN_CACHE_BYTES,
         storage_refresh_s: float = STORAGE_REFRESH_S,
         backend_policies: Mapping[str, Mapping[str, str]] | None = None,
+        fence_interval_s: float = INTERVAL_S,
     ) -> None:
-        """Create the services; `backend_policies` are maintenance properties of the gateway's other backends."""
+        """Create the services; `backend_policies` are maintenance properties of the gateway's other backends.
+
+        Servers and workers start `fence` before they change anything.
+        """
         self.database = database
         self.warehouses = Warehouses((warehouse.name, warehouse) for warehouse in warehouses)
         lance = LanceMetadataCache(database, storage_refresh_s=storage_refresh_s)
         self._lance = lance
         documents = DocumentCache()
         loader = MetadataLoader(lance, documents)
-        self.namespaces = Namespaces(database)
-        self.tables = Tables(database, loader)
-        self.dropped_tables = DroppedTables(database, documents)
-        self.views = Views(database, loader)
-        self.commits = Commits(database, loader)
+        self.fence = Fence(database, warehouses, fence_interval_s)
+        self.namespaces = Namespaces(database, self.fence)
+        self.restricted_tables = RestrictedTables(database, loader)
+        self.tables = Tables(database, loader, self.fence, self.restricted_tables)
+        self.dropped_tables = DroppedTables(database, documents, self.fence)
+        self.views = Views(database, loader, self.fence)
+        self.commits = Commits(database, loader, self.fence)
         self.maintenance = Maintenance(database, warehouses, backend_policies)
-        self.scans = Scans(database, lance, cache_bytes=scan_cache_bytes)
+        self.scans = Scans(database, lance, self.restricted_tables, cache_bytes=scan_cache_bytes)
         self.audit = Audit(database)
 
     def delete_expired_tables(self) -> None:

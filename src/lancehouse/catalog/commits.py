@@ -30,6 +30,7 @@ from lancehouse.catalog.entries import (
     write_once,
 )
 from lancehouse.catalog.errors import Levels, ViewAlreadyExistsError, check_name, table_not_found
+from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
@@ -88,9 +89,10 @@ class PreparedCommit:
 class Commits:
     """UpdateTable and CommitTransaction."""
 
-    def __init__(self, database: Database, loader: MetadataLoader) -> None:
+    def __init__(self, database: Database, loader: MetadataLoader, fence: Fence) -> None:
         self._database = database
         self._loader = loader
+        self._fence = fence
 
     def commit(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, request: Json) -> LoadResult:
         """Commit changes to one table.
@@ -102,6 +104,7 @@ class Commits:
             TableNotFoundError: there is no such table, and the commit does not create it.
             ConcurrentModificationError: a requirement does not hold; nothing was changed.
             InvalidInputError: the request is not valid for this table; nothing was changed.
+            WarehouseFencedError: the warehouse takes no changes; nothing was changed.
         """
         (entry,) = self._commit_with_retries(caller, warehouse, [(TableName(levels, name), request)])
         return self._load_result(caller, warehouse, levels, entry)
@@ -144,6 +147,7 @@ class Commits:
     ) -> list[EntryRow]:
         for name, _ in changes:
             caller.identity.require_role(Role.WRITER, warehouse.name, name.levels, name.name)
+        self._fence.require_open(warehouse)
         with measures.report_commit():
             return self._retry_attempts(caller, warehouse, changes)
 

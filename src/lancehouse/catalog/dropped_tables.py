@@ -12,11 +12,12 @@ from lancehouse.catalog.audit import format_time
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import TableName, now_ms, record_change, require_name_free, write_once
 from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, format_name
+from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import DocumentCache
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake import removal
+from lancehouse.lake import dataset_files
 from lancehouse.properties import GC_ENABLED
 from lancehouse.store import dropped
 from lancehouse.store.database import Database
@@ -37,9 +38,10 @@ AT_ONCE = 0
 class DroppedTables:
     """The dropped tables of a catalog. They keep entry, history, location and files for the warehouse's retention."""
 
-    def __init__(self, database: Database, documents: DocumentCache) -> None:
+    def __init__(self, database: Database, documents: DocumentCache, fence: Fence) -> None:
         self._database = database
         self._documents = documents
+        self._fence = fence
 
     def list(self, caller: Caller, warehouse: Warehouse) -> Sequence[DroppedRow]:
         """Return the dropped tables of a warehouse that the caller may read, the one dropped last first."""
@@ -70,6 +72,7 @@ class DroppedTables:
         target = new_name or name
         caller.identity.require_role(Role.WRITER, warehouse.name, name.levels)
         caller.identity.require_role(Role.WRITER, warehouse.name, target.levels)
+        self._fence.require_open(warehouse)
         check_name("table name", target.name)
 
         def work(tx: Tx) -> None:
@@ -96,6 +99,7 @@ class DroppedTables:
             ServiceUnavailableError: some files could not be deleted yet; it cannot be restored any more.
         """
         caller.identity.require_role(Role.ADMIN, warehouse.name, name.levels, name.name)
+        self._fence.require_open(warehouse)
 
         def work(tx: Tx) -> DroppedRow:
             row = _find(tx, warehouse, name, dropped_ms)
@@ -110,7 +114,12 @@ class DroppedTables:
             raise ServiceUnavailableError(f"{name} is purged, but files of it are left: the server will try again")
 
     def delete_expired(self, caller: Caller, warehouse: Warehouse) -> int:
-        """Delete tables whose time is over, and return how many; what fails is tried again the next time."""
+        """Delete tables whose time is over, and return how many; what fails is tried again the next time.
+
+        An old database may not know that a table was restored: nothing is deleted while the warehouse takes no changes.
+        """
+        if self._fence.refusal(warehouse) is not None:
+            return 0
         until = now_ms() - GRACE_MS
         rows = self._database.read(lambda tx: dropped.list_expired(tx, warehouse.id, until, MOST_EXPIRED))
         return sum(self._delete(caller, warehouse, row) for row in rows)
@@ -153,7 +162,7 @@ def require_purge_allowed(name: TableName, properties: Mapping[str, str]) -> Non
 def delete_files(warehouse: Warehouse, entry: EntryRow, documents: DocumentCache) -> None:
     """Delete the files of a table; those that are gone already are no error."""
     if entry.kind == "lance":
-        removal.remove_dataset(entry.location, warehouse.storage, metadata=True)
+        dataset_files.remove_dataset(entry.location, warehouse.storage, metadata=True)
         return
     files = WarehouseFiles(warehouse)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from time import time
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError, TableAlreadyExistsError
 
@@ -32,6 +32,9 @@ from lancehouse.store.database import Database
 from lancehouse.store.dropped import release_location
 from lancehouse.store.model import AuditRow, CommitRow, EntryRow, Json, Kind, NamespaceRow
 from lancehouse.store.statements import Tx
+
+if TYPE_CHECKING:  # it loads Arrow, which a server's parent process does without
+    from lancehouse.catalog.fence import Fence
 
 T = TypeVar("T")
 
@@ -343,6 +346,7 @@ def diff_properties(before: Mapping[str, str], after: Mapping[str, str]) -> tupl
 
 def rename_entry(
     database: Database,
+    fence: Fence,
     caller: Caller,
     warehouse: Warehouse,
     kinds: tuple[Kind, ...],
@@ -356,6 +360,7 @@ def rename_entry(
     """
     caller.identity.require_drop(warehouse.name, source.levels, source.name)
     caller.identity.require_role(Role.WRITER, warehouse.name, destination.levels)
+    fence.require_open(warehouse)
     check_name("table name", destination.name)
 
     def work(tx: Tx) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lance_namespace.errors import (
     InvalidInputError,
+    InvalidTableStateError,
     LanceNamespaceError,
     NamespaceNotFoundError,
     TableAlreadyExistsError,
@@ -40,6 +41,14 @@ class PlanNotFoundError(TableNotFoundError):
 
 class PlanTaskNotFoundError(TableNotFoundError):
     """There is no scan plan task with that id."""
+
+
+class WarehouseFencedError(InvalidTableStateError):
+    """The warehouse takes no changes: the database is older than its storage, or another copy of it is at work.
+
+    On the wire it is 403: clients of Iceberg neither repeat that, nor doubt that nothing was committed. A 503 would be
+    repeated, and the newer ones among them then no longer know.
+    """
 
 
 class IllegalArgumentError(InvalidInputError):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, PermissionDeniedError, TableNotFoundError
+from lance_namespace.errors import InvalidInputError, TableNotFoundError
 
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import list_names
@@ -30,6 +29,8 @@ KINDS: tuple[Kind, ...] = ("lance", "iceberg", "view")
 NAMESPACE = "namespace"
 SEPARATOR = "\x1f"
 """Separates levels in a page token; no name can contain it."""
+SEARCH_PAGE = 2000
+"""Names that a search reads at once."""
 MOST_PLACES = 100
 """Most grants that are put into the query; with more, the rows are filtered after the query instead."""
 
@@ -85,7 +86,7 @@ def list_lance_tables(
     while True:
         size = None if limit is None else limit + 1 - len(tables)
         batch = database.read(partial(_list_everywhere, warehouse.id, after_table, size, namespaces))
-        tables += [table for table in batch if caller.identity.has_role(Role.READER, warehouse.name, *table)]
+        tables += [table for table in batch if caller.identity.can_list(warehouse.name, *table)]
         if size is None or len(batch) < size or len(tables) > (limit or 0):
             break
         after_table = batch[-1]
@@ -129,26 +130,51 @@ def list_views_of(
     return [each for each in found if caller.identity.has_role(Role.READER, warehouse.name, *each)]
 
 
-def walk_visible(catalog: Catalog, caller: Caller) -> Iterator[ListedEntry]:
-    """Yield everything that a caller may see in all warehouses, level by level.
+def search_visible(catalog: Catalog, caller: Caller, words: Sequence[str]) -> Iterator[ListedEntry]:
+    """Yield what a caller may see in all warehouses, and whose full name may contain all words, in lower case.
 
-    A namespace that is dropped meanwhile is skipped.
+    A full name is that of the warehouse, the namespace and the entry, joined by dots. All that match are yielded, and
+    some that do not. What a namespace's own name contains is not looked for in the names of its entries.
     """
     for warehouse in catalog.warehouses.values():
         if not caller.identity.can_see(warehouse.name):
             continue
-        pending: list[Levels] = [()]
-        while pending:
-            levels = pending.pop(0)
-            with suppress(NamespaceNotFoundError):
-                if levels:
-                    # A namespace that is only above a granted one shows no tables.
-                    with suppress(PermissionDeniedError):
-                        names, _ = list_entries(catalog.database, caller, warehouse, levels, None, None)
-                        yield from ((warehouse.name, (*levels, name), kind) for name, kind in names)
-                children, _ = catalog.namespaces.list(caller, warehouse, levels, None, None)
-                yield from ((warehouse.name, child, NAMESPACE) for child in children)
-                pending += children
+        namespaces = dict(catalog.database.read(partial(repository.list_all_namespaces, warehouse_id=warehouse.id)))
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for number, levels in namespaces.items():
+            if not caller.identity.can_see(warehouse.name, levels):
+                continue
+            yield warehouse.name, levels, NAMESPACE
+            full_name = ".".join((warehouse.name, *levels, "")).lower()
+            missing = tuple(word for word in words if word not in full_name)
+            groups.setdefault(missing, []).append(number)
+        for missing, ids in groups.items():
+            yield from _search_tables(catalog.database, caller, warehouse, namespaces, missing, ids)
+
+
+def _search_tables(
+    database: Database,
+    caller: Caller,
+    warehouse: Warehouse,
+    namespaces: Mapping[int, Levels],
+    words: Sequence[str],
+    ids: Sequence[int],
+) -> Iterator[ListedEntry]:
+    """Yield the tables and views in some namespaces whose names may contain what is missing of the words."""
+    # A word may begin in the namespace's name and end in that of the table: its end is looked for.
+    parts = [part for word in words if (part := word.rpartition(".")[2])]
+    wanted, after = frozenset(ids), 0
+    while True:
+        page = database.read(
+            lambda tx: repository.search_entries(tx, warehouse.id, parts, ids, after, SEARCH_PAGE)  # noqa: B023
+        )
+        for _, namespace, name, kind in page:
+            levels = namespaces.get(namespace, ())
+            if namespace in wanted and caller.identity.has_role(Role.READER, warehouse.name, levels, name):
+                yield warehouse.name, (*levels, name), kind
+        if len(page) < SEARCH_PAGE:
+            return
+        after = page[-1][0]
 
 
 def get_entry(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Entry:

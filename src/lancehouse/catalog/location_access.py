@@ -77,14 +77,19 @@ def default_location(warehouse: Warehouse, levels: Sequence[str], name: str, kin
     if not all(map(is_unicode, names)):
         raise InvalidInputError(f"{names!r} holds a character that is not Unicode")
     location = child_location(warehouse.location, names)
-    if _overlaps(location_key(location, kind), location_key(cache_location(warehouse), kind)):
+    if _is_reserved(warehouse, location_key(location, kind), kind):
         location = _escape_first_letter(warehouse.location, location)
     return check_location(warehouse, location, kind)
 
 
 def cache_location(warehouse: Warehouse) -> str:
-    """Return where the server stores its own files; no table may lie there."""
+    """Return where the server stores copies for scans; no table may lie there."""
     return warehouse.cache or child_location(warehouse.location, [CACHE])
+
+
+def epoch_file_location(warehouse: Warehouse) -> str:
+    """Return where the file lies by which servers on copies of one database notice each other; see `fence`."""
+    return child_location(warehouse.location, [CACHE, "epoch.json"])
 
 
 def scan_cache_location(warehouse: Warehouse) -> str:
@@ -144,12 +149,21 @@ def _check_for_kind(warehouse: Warehouse, location: str, kind: Kind) -> None:
     require_no_link(warehouse, location, kind)
     start = os.path.realpath(root) if parsed.store == "file" else parsed.store + root
     own_key = f"{start.rstrip('/')}/{'/'.join(names)}/"
-    if _overlaps(own_key, location_key(cache_location(warehouse), kind)):
+    if _is_reserved(warehouse, own_key, kind):
         raise location_error(location, "that is where the server keeps files of its own")
     size = len(parsed.path.encode())
     longest = LONGEST.get(parsed.store, LONGEST[""])
     if size > longest:
         raise location_error(location, f"a path of {size} bytes is too long, {longest} is the most")
+
+
+def _is_reserved(warehouse: Warehouse, key: str, kind: Kind) -> bool:
+    """Return whether a location lies in a folder of the server's own, or contains one."""
+    return any(_overlaps(key, location_key(folder, kind)) for folder in _own_folders(warehouse))
+
+
+def _own_folders(warehouse: Warehouse) -> tuple[str, ...]:
+    return (cache_location(warehouse), child_location(warehouse.location, [CACHE]))
 
 
 def _overlaps(left: str, right: str) -> bool:
@@ -303,7 +317,7 @@ class ReadableLocations:
         Raises:
             OutsideError: the caller may not read it.
         """
-        if not self.can_read(base, "lance") or self._holds_cache(base):
+        if not self.can_read(base, "lance") or self._holds_own_files(base):
             remedy = "it may be read by who may read the table there, or all of the warehouse"
             raise outside_error("the table takes files from", base, remedy)
 
@@ -313,13 +327,14 @@ class ReadableLocations:
         Raises:
             OutsideError: the blob lies elsewhere.
         """
-        if not is_inside(uri, self.warehouse.blob_roots):
+        if not is_inside(uri, self.warehouse.blob_roots) or is_inside(uri, _own_folders(self.warehouse)):
             remedy = f"an operator may name the place in blob_roots of warehouse {self.warehouse.name}"
             raise outside_error("the table has an external blob,", uri, remedy)
 
-    def _holds_cache(self, base: str) -> bool:
-        """Return whether the scan cache lies below a base path: it has copies of other tables, too."""
-        return location_key(cache_location(self.warehouse)).startswith(location_key(base))
+    def _holds_own_files(self, base: str) -> bool:
+        """Return whether files of the server lie below a base path, such as copies of other tables."""
+        key = location_key(base)
+        return any(location_key(folder).startswith(key) for folder in _own_folders(self.warehouse))
 
     def can_read(self, location: str, kind: Kind) -> bool:
         """Return whether the caller may read a location outside of the table's own."""
@@ -327,7 +342,7 @@ class ReadableLocations:
             key = location_key(location, kind)
         except InvalidInputError:
             return False
-        if key.startswith(location_key(cache_location(self.warehouse), kind)):
+        if any(key.startswith(location_key(folder, kind)) for folder in _own_folders(self.warehouse)):
             return False
         # Inside a table, the role on that table decides; it may even belong to another warehouse.
         identity, table = self.identify(), self.database.read(lambda tx: repository.find_enclosing_table(tx, key))

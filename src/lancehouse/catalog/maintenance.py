@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from lance_namespace.errors import InvalidInputError
@@ -17,6 +18,7 @@ from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.errors import Levels, table_not_found
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.maintenance_policy import (
+    FUNCTIONS,
     OPERATIONS,
     Level,
     MaintenancePolicy,
@@ -41,6 +43,8 @@ PAGE = 1000
 KEPT_RUNS_MS = 30 * 86_400_000
 """How long records of runs are kept, in milliseconds."""
 MOST_LISTED = 1000
+KNOWN_S = 60.0
+"""How old the number of all tables under maintenance may be, in seconds: many take long to count."""
 COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
 """Marks: the last commit that was planned, when all tables were gone through, and who plans."""
 
@@ -186,6 +190,7 @@ class Maintenance:
         self._database = database
         self._warehouses = {warehouse.id: warehouse for warehouse in warehouses}
         self.backends = dict(backends or {})
+        self._known, self._known_until = 0, 0.0
 
     # Planning
 
@@ -321,7 +326,7 @@ class Maintenance:
         return self._database.write(work)
 
     def renew(self, tables: Sequence[MaintainedTable], worker: str) -> list[MaintainedTable]:
-        """Prolong leases; return the tables that another worker has by now."""
+        """Prolong leases; return the tables that another worker has by now, or that take no changes any more."""
         return self._database.write(
             lambda tx: [table for table in tables if not rows.renew_lease(tx, table, worker, LEASE_MS)]
         )
@@ -337,11 +342,11 @@ class Maintenance:
         why: str = "",
         failures: int = 0,
         error: str = "",
-        replan: bool = True,
+        is_done: bool = True,
     ) -> bool:
         """End a lease and record what was done; see `rows.finish_lease`.
 
-        With `replan`, commits that came meanwhile are planned at once, unless it has failed.
+        If it is done, commits that came meanwhile are planned at once.
         """
 
         def work(tx: Tx) -> bool:
@@ -353,10 +358,11 @@ class Maintenance:
                 why=why,
                 failures=failures,
                 error=error,
+                is_done=is_done,
                 seen=seen.to_json(),
                 runs=runs,
             )
-            if is_mine and replan and table.entry_id is not None and not failures:
+            if is_mine and is_done and table.entry_id is not None:
                 self._find_plans(tx, rows.sweep_tables(tx, table.entry_id - 1, 1), rows.read_clock(tx)).store(tx)
             return is_mine
 
@@ -367,11 +373,19 @@ class Maintenance:
         if table.entry_id is None:
             self._database.write(lambda tx: rows.forget_table(tx, table.backend, table.levels))
 
-    def policy(self, table: MaintainedTable, seen: Seen, above: Sequence[Mapping[str, str]] = ()) -> MaintenancePolicy:
-        """Return the policy of a table as it is now; `above` are the properties of namespaces of other catalogs."""
+    def policy(
+        self, table: MaintainedTable, own: Mapping[str, str], above: Sequence[Mapping[str, str]] = ()
+    ) -> MaintenancePolicy:
+        """Return the policy of a table as it is now.
+
+        Args:
+            table: the table.
+            own: its properties that are not in this catalog: those that its data have, or its entry in another one.
+            above: the properties of namespaces of another catalog.
+        """
         if table.entry_id is None:
-            return resolve_policy([self.backends.get(table.backend, {}), *above, seen.config])
-        return resolve_policy(properties for _, properties in self._levels(table.backend, table.levels, seen))
+            return resolve_policy([self.backends.get(table.backend, {}), *above, own])
+        return resolve_policy(properties for _, properties in self._levels(table.backend, table.levels, own))
 
     def read_clock(self) -> int:
         """Return the database's time in milliseconds."""
@@ -388,7 +402,7 @@ class Maintenance:
         caller.identity.require_role(Role.READER, warehouse.name, levels[:-1], levels[-1])
         return explain_policy(self._levels(warehouse.name, levels, None))
 
-    def _levels(self, backend: str, levels: Levels, seen: Seen | None) -> list[Level]:
+    def _levels(self, backend: str, levels: Levels, stored: Mapping[str, str] | None) -> list[Level]:
         warehouse = next(each for each in self._warehouses.values() if each.name == backend)
 
         def work(tx: Tx) -> list[Level]:
@@ -399,11 +413,11 @@ class Maintenance:
             entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
             if entry is None or entry.kind != "lance":
                 return found
-            kept = seen
-            if kept is None:
+            config = stored
+            if config is None:
                 known = rows.find_maintained_table(tx, warehouse.name, entry.id)
-                kept = Seen.from_json(known.seen) if known else Seen()
-            own = {**kept.config, **policy_properties(entry.properties)}
+                config = Seen.from_json(known.seen).config if known else {}
+            own = {**config, **policy_properties(entry.properties)}
             return [*found, (f"table {'.'.join(levels)}", own)]
 
         return self._database.read(work)
@@ -427,7 +441,7 @@ class Maintenance:
         caller.identity.require_role(Role.WRITER, backend, levels[:-1], levels[-1])
         chosen = [operation for operation in OPERATIONS if operation in operations or not operations]
         if not operations:
-            chosen = [operation for operation in chosen if operation not in ("fill", "refresh")]
+            chosen = [operation for operation in chosen if operation not in FUNCTIONS]
         name = caller.identity.name
 
         def work(tx: Tx) -> None:
@@ -438,7 +452,11 @@ class Maintenance:
                 if entry is None or entry.kind != "lance":
                     raise table_not_found(levels[:-1], levels[-1])
                 which = entry.id
-            rows.request_maintenance(tx, backend, which, f"{name} asked for it", chosen, name)
+            known = rows.find_maintained_table(tx, backend, which)
+            # What somebody asked for before stays, unless it is being done.
+            before = known.requested.split(",") if known is not None and known.lease_until_ms is None else ()
+            together = [operation for operation in OPERATIONS if operation in before or operation in chosen]
+            rows.request_maintenance(tx, backend, which, f"{name} asked for it", together, name)
 
         self._database.write(work)
         return chosen
@@ -449,15 +467,20 @@ class Maintenance:
         def work(tx: Tx) -> MaintenanceStatus:
             now, most = rows.read_clock(tx), min(limit, MOST_LISTED)
             tables = rows.list_maintained_tables(tx, now + 3_600_000, most)
-            return MaintenanceStatus(rows.count_tables(tx), tables, rows.list_recent_runs(tx, most), now)
+            return MaintenanceStatus(self._count_tables(tx), tables, rows.list_recent_runs(tx, most), now)
 
         return self._database.read(work)
 
     def counters(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return the numbers of tables by state, and counters of what was done, for metrics."""
         return self._database.read(
-            lambda tx: (rows.count_tables(tx), {**rows.list_marks(tx, "runs."), **rows.list_marks(tx, "bytes.")})
+            lambda tx: (self._count_tables(tx), {**rows.list_marks(tx, "runs."), **rows.list_marks(tx, "bytes.")})
         )
+
+    def _count_tables(self, tx: Tx) -> dict[str, int]:
+        if monotonic() > self._known_until:
+            self._known, self._known_until = rows.count_known_tables(tx), monotonic() + KNOWN_S
+        return {"known": self._known, **rows.count_tables(tx)}
 
 
 def _plan_others(tx: Tx, backend: str, tables: Sequence[tuple[str, ...]]) -> None:

@@ -10,6 +10,7 @@ from lance_namespace.errors import NamespaceAlreadyExistsError, NamespaceNotEmpt
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import diff_properties, record_change, require_unprotected, write_once
 from lancehouse.catalog.errors import Levels, UnprocessableError, check_levels, format_name, namespace_not_found
+from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.maintenance import request_sweep
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.maintenance_policy import check_properties, policy_properties
@@ -27,8 +28,9 @@ PropertyChanges = dict[str, list[str]]
 class Namespaces:
     """Operations on namespaces. A namespace is visible to callers who may read anything in it or below it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, fence: Fence) -> None:
         self._database = database
+        self._fence = fence
 
     def list(
         self, caller: Caller, warehouse: Warehouse, parent: Levels, page_token: str | None, page_size: int | None
@@ -74,6 +76,7 @@ class Namespaces:
         new_levels = check_levels(levels)
         check_properties(properties)
         caller.identity.require_alter_namespace(warehouse.name, new_levels)
+        self._fence.require_open(warehouse)
 
         def work(tx: Tx) -> NamespaceRow:
             for depth in range(1, len(new_levels)):
@@ -96,6 +99,7 @@ class Namespaces:
             PermissionDeniedError: it is protected.
         """
         caller.identity.require_alter_namespace(warehouse.name, levels)
+        self._fence.require_open(warehouse)
 
         def work(tx: Tx) -> None:
             row = _get_namespace(tx, caller, warehouse, levels)
@@ -116,6 +120,7 @@ class Namespaces:
             UnprocessableError: the same key is to be both set and removed.
         """
         caller.identity.require_alter_namespace(warehouse.name, levels)
+        self._fence.require_open(warehouse)
         check_properties(updates)
         if conflicts := sorted(set(updates) & set(removals)):
             raise UnprocessableError(

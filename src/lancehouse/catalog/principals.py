@@ -31,10 +31,11 @@ from lancehouse.catalog.callers import (
 )
 from lancehouse.catalog.entries import now_ms, record_change
 from lancehouse.catalog.errors import PrincipalExistsError, PrincipalNotFoundError
+from lancehouse.row_policy import HASH, NULL, Restriction
 from lancehouse.store import principals as principal_rows
 from lancehouse.store import repository
 from lancehouse.store.database import Database
-from lancehouse.store.model import GrantRow, Json, PrincipalRow, WarehouseRow
+from lancehouse.store.model import EntryRow, GrantRow, Json, PrincipalRow, WarehouseRow
 from lancehouse.store.principals import Kind as Kind
 from lancehouse.store.statements import Tx
 
@@ -100,6 +101,9 @@ LATEST_MS = 2**45
 """Latest time that a token may expire, which is in the year 3084."""
 OPERATOR = Caller(Identity("operator", ()))
 """Who changes the database itself, on the command line."""
+RESTRICTED = "restricted"
+"""Role of a restricted grant in the database. A server that does not know restrictions knows no such role: it fails,
+where with `reader` it would show everything."""
 MOST_LISTED = 10
 """Most names that an error message lists."""
 
@@ -274,7 +278,11 @@ class Principals:
         return CreatedPrincipal(new.name, credential)
 
     def _put_grants(self, tx: Tx, row: PrincipalRow, grants: Sequence[Grant]) -> None:
+        scopes = [grant.scope for grant in grants]
         for grant in grants:
+            if grant.restriction is not None and scopes.count(grant.scope) > 1:
+                where = format_scope(*grant.scope)
+                raise InvalidInputError(f"{where} is granted twice, once with a row filter or masks; put both into one")
             self._check_grant(tx, grant)
             principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
 
@@ -635,6 +643,10 @@ class Principals:
 
         A typo would otherwise take effect as soon as somebody creates a namespace of that name.
         """
+        if grant.restriction is not None and (grant.role is not Role.READER or not grant.table):
+            raise InvalidInputError(
+                "a row filter (where) and masks are for the role reader of one table (--table): grant them for each"
+            )
         if grant.warehouse is None and grant.scope != EVERYWHERE:
             raise InvalidInputError("a grant on a namespace or table names its warehouse too")
         if "" in (grant.warehouse, *grant.levels, grant.table):
@@ -643,6 +655,11 @@ class Principals:
             return
         warehouses = {row.name: row for row in repository.list_warehouses(tx)}
         warehouse = warehouses.get(grant.warehouse)
+        if grant.restriction is not None and warehouse is None and grant.warehouse in self._configured:
+            raise InvalidInputError(
+                f"{grant.warehouse}: row filters and masks are for tables of warehouses, which this server has served"
+                " before, not for those of other catalogs"
+            )
         if warehouse is None:
             # The server does not know the namespaces of a backend, so any of them may be granted.
             if grant.warehouse not in self._configured:
@@ -655,6 +672,13 @@ class Principals:
             raise InvalidInputError(
                 f"there is no {format_scope(*grant.scope)}. Create it first, or grant the role on its namespace"
             )
+        elif grant.restriction is not None:
+            entry = repository.find_entry(tx, warehouse.id, grant.levels, str(grant.table))
+            _check_restriction(grant.restriction, entry, format_scope(*grant.scope))
+
+    def get_mask_key(self) -> bytes:
+        """Return the key of the hashes that mask values: the same on all servers on the database."""
+        return hmac.digest(self.get_signing_key().encode(), b"lancehouse column masks", "sha256")
 
     def get_signing_key(self) -> str:
         """Return the key that signs tokens. All servers on the database share it; the first to need it creates it."""
@@ -670,7 +694,27 @@ class Principals:
 def grant_to_json(grant: Grant) -> Json:
     """Return a grant as JSON."""
     role, warehouse, levels = grant.role.name.lower(), grant.warehouse, list(grant.levels)
-    return {"role": role, "warehouse": warehouse, "namespace": levels, "table": grant.table}
+    described = {"role": role, "warehouse": warehouse, "namespace": levels, "table": grant.table}
+    return described if grant.restriction is None else {**described, **grant.restriction.describe()}
+
+
+def _check_restriction(restriction: Restriction, entry: EntryRow | None, where: str) -> None:
+    """Refuse a filter or mask that does not fit a table's columns, as far as the catalog knows them."""
+    if entry is None or entry.kind != "lance":
+        raise InvalidInputError(f"{where} is no Lance table: its files are read whole, without row filters and masks")
+    types = {column["name"]: column["type"] for column in (entry.schema or {}).get("fields", ())}
+    if not types or entry.version is None:
+        return  # the catalog does not know the current columns: what does not fit them is refused when it is read
+    named = {*restriction.filter_columns, *(column for column, _ in restriction.masks)}
+    if missing := sorted(named - types.keys()):
+        raise InvalidInputError(f"{where} has no column {', '.join(missing)}; it has {_format_names(types)}")
+    for column, mask in restriction.masks:
+        takes = ("string",) if mask not in (HASH, NULL) else ("string", "long") if mask == HASH else None
+        if takes is not None and types[column] not in takes:
+            raise InvalidInputError(
+                f"{where}: column {column} has the type {types[column]}: {mask.partition(':')[0]} masks"
+                f" {' and '.join(takes)}; null masks any"
+            )
 
 
 def is_valid_name(text: str) -> bool:
@@ -754,8 +798,12 @@ def _principal(
 
 
 def _grant_to_row(grant: Grant) -> GrantRow:
-    return GrantRow(grant.role.name.lower(), *grant.scope)
+    if grant.restriction is None:
+        return GrantRow(grant.role.name.lower(), *grant.scope)
+    return GrantRow(RESTRICTED, *grant.scope, grant.restriction.to_json())
 
 
 def _grant_from_row(row: GrantRow) -> Grant:
-    return Grant(Role[row.role.upper()], row.warehouse, row.levels, row.table)
+    if row.restriction is None:
+        return Grant(Role[row.role.upper()], row.warehouse, row.levels, row.table)
+    return Grant(Role.READER, row.warehouse, row.levels, row.table, Restriction.from_json(row.restriction))

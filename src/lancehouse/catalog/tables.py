@@ -22,7 +22,8 @@ from lancehouse.catalog.entries import (
     require_unprotected,
     write_once,
 )
-from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, table_not_found
+from lancehouse.catalog.errors import Levels, MetadataNotFoundError, WouldBlockError, check_name, table_not_found
+from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import (
     LoadResult,
@@ -31,6 +32,7 @@ from lancehouse.catalog.metadata_loader import (
     Snapshots,
     discard_on_failure,
 )
+from lancehouse.catalog.restricted_tables import RestrictedTables
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.errors import CommitStateUnknownError
@@ -50,9 +52,11 @@ TABLES: tuple[Kind, ...] = ("lance", "iceberg")
 class Tables:
     """Operations on tables, except commits (see `commits`)."""
 
-    def __init__(self, database: Database, loader: MetadataLoader) -> None:
+    def __init__(self, database: Database, loader: MetadataLoader, fence: Fence, restricted: RestrictedTables) -> None:
         self._database = database
         self._loader = loader
+        self._fence = fence
+        self._restricted = restricted
 
     def list(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, page_token: str | None, page_size: int | None
@@ -73,13 +77,17 @@ class Tables:
         """Load a table's current metadata, from memory where that is known to be current.
 
         Without `blocking` it costs one indexed read of the entry and, for a Lance table, a few `stat` calls on local
-        folders.
+        folders. Who sees only a part of the table gets what `RestrictedTables.load` returns.
 
         Raises:
             TableNotFoundError: there is no such table.
             MetadataNotFoundError: the metadata file of an Iceberg table no longer exists.
             WouldBlockError: it may not block, and memory does not have it.
         """
+        if caller.identity.find_row_policy(warehouse.name, levels, name) is not None:
+            if not blocking:
+                raise WouldBlockError
+            return self._restricted.load(caller, warehouse, levels, name)
         entry = self.get_entry(caller, warehouse, levels, name, blocking=blocking)
         return self._loader.load(caller, warehouse, levels, entry, snapshots, blocking=blocking)
 
@@ -99,6 +107,17 @@ class Tables:
         if entry is None or entry.kind == "view":
             raise table_not_found(levels, name)
         return entry
+
+    def require_listed(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> None:
+        """Raise unless there is a table of which the caller may read at least a part.
+
+        Raises:
+            TableNotFoundError: there is no such table; a view does not count.
+        """
+        if caller.identity.find_row_policy(warehouse.name, levels, name) is not None:
+            self._restricted.get_entry(caller, warehouse, levels, name)
+        else:
+            self.get_entry(caller, warehouse, levels, name)
 
     def set_published(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, told: str) -> None:
         """Record what a client tells of a table: that the manifest of its current version is at its final path.
@@ -138,6 +157,7 @@ class Tables:
             InvalidInputError: the request does not describe a valid table, or its location is not allowed.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        self._fence.require_open(warehouse)
         name = check_name("table name", request["name"])
         properties = request.get("properties") or {}
         kind: Kind = "lance" if is_lance(properties) else "iceberg"
@@ -165,6 +185,7 @@ class Tables:
             InvalidInputError: there is no dataset at that root, or its location is not allowed.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        self._fence.require_open(warehouse)
         name = TableName(levels, check_name("table name", request["name"]))
         metadata_location, overwrite = request["metadata-location"], bool(request.get("overwrite"))
         if metadata_location.endswith((".metadata.json", ".metadata.json.gz", ".gz.metadata.json")):
@@ -200,6 +221,7 @@ class Tables:
             PermissionDeniedError: the table is protected; nothing was removed.
         """
         caller.identity.require_drop(warehouse.name, levels, name)
+        self._fence.require_open(warehouse)
         entry = self.get_entry(caller, warehouse, levels, name)
         table = self._load_iceberg(warehouse, entry, purge=purge) if entry.kind == "iceberg" else None
         properties = entry.properties if table is None else table.properties
@@ -245,13 +267,15 @@ class Tables:
         Raises:
             TableNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.
         """
-        rename_entry(self._database, caller, warehouse, TABLES, source, destination)
+        rename_entry(self._database, self._fence, caller, warehouse, TABLES, source, destination)
 
     def load_credentials(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> Sequence[Json]:
         """Return new storage credentials for a table's files.
 
         The caller asked for them by calling this endpoint, so the access delegation header is not required.
         """
+        if caller.identity.find_row_policy(warehouse.name, levels, name) is not None:
+            return self._restricted.load(replace(caller, delegation=True), warehouse, levels, name).credentials
         entry = self.get_entry(caller, warehouse, levels, name)
         lance = entry if entry.kind == "lance" else None
         caller = replace(caller, delegation=True)

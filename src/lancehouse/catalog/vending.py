@@ -114,6 +114,11 @@ def _all_locations(warehouse: Warehouse) -> tuple[str, ...]:
     return (warehouse.location, *warehouse.roots, location_access.scan_cache_location(warehouse))
 
 
+def can_scope(warehouse: Warehouse) -> bool:
+    """Return whether credentials can be vended that open one folder of the warehouse, and nothing else."""
+    return warehouse.vend == "sts" or (warehouse.vend == "sas" and warehouse.sas_scope == "folder")
+
+
 def client_settings(warehouse: Warehouse) -> dict[str, str]:
     """Return the settings that are not secret: region, endpoint, account, and how buckets are addressed."""
     if _is_local(warehouse.location):

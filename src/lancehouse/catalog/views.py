@@ -22,6 +22,7 @@ from lancehouse.catalog.entries import (
     write_once,
 )
 from lancehouse.catalog.errors import Levels, check_name, view_not_found
+from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import views
 from lancehouse.catalog.metadata_loader import LoadResult, MetadataDocument, MetadataLoader, discard_on_failure
 from lancehouse.catalog.warehouse_files import WarehouseFiles
@@ -43,9 +44,10 @@ class _CommitConflictError(Exception):
 class Views:
     """Operations on views."""
 
-    def __init__(self, database: Database, loader: MetadataLoader) -> None:
+    def __init__(self, database: Database, loader: MetadataLoader, fence: Fence) -> None:
         self._database = database
         self._loader = loader
+        self._fence = fence
 
     def list(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, page_token: str | None, page_size: int | None
@@ -80,6 +82,7 @@ class Views:
             NamespaceNotFoundError, ViewAlreadyExistsError, TableAlreadyExistsError: nothing was created.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        self._fence.require_open(warehouse)
         name = TableName(levels, check_name("view name", request["name"]))
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "view"))
         requested_location = request.get("location")
@@ -105,6 +108,7 @@ class Views:
             MetadataNotFoundError: the metadata file does not exist.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels)
+        self._fence.require_open(warehouse)
         name = TableName(levels, check_name("view name", request["name"]))
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "view"))
         metadata_location = location_access.check_chosen_location(
@@ -127,6 +131,7 @@ class Views:
             ConcurrentModificationError: a requirement does not hold, or other commits came first in every attempt.
         """
         caller.identity.require_role(Role.WRITER, warehouse.name, levels, name)
+        self._fence.require_open(warehouse)
         for _ in range(ATTEMPTS):
             entry = self.get_entry(caller, warehouse, levels, name)
             document = self._loader.documents.load(warehouse, str(entry.metadata_location))
@@ -170,6 +175,7 @@ class Views:
             ViewNotFoundError: there is no such view.
         """
         caller.identity.require_drop(warehouse.name, levels, name)
+        self._fence.require_open(warehouse)
         entry = self.get_entry(caller, warehouse, levels, name)
 
         def work(tx: Tx) -> None:
@@ -186,7 +192,7 @@ class Views:
         Raises:
             ViewNotFoundError, NamespaceNotFoundError, TableAlreadyExistsError: nothing was renamed.
         """
-        rename_entry(self._database, caller, warehouse, VIEWS, source, destination)
+        rename_entry(self._database, self._fence, caller, warehouse, VIEWS, source, destination)
 
     def _publish(
         self,

@@ -65,7 +65,7 @@ class WarehouseFiles:
             ServiceUnavailableError: the storage cannot be written now.
         """
         if len(data) > MAX_BYTES:
-            raise _too_large_error(path)
+            raise _too_large_error(path, MAX_BYTES)
         local = _local_path(path)
         try:
             if local is not None:
@@ -77,24 +77,24 @@ class WarehouseFiles:
             raise _to_lance_error("written", path, error) from error
 
     @tracing.traced("store read")
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, most: int | None = None) -> bytes:
         """Return the content of a file.
 
         Raises:
             MetadataNotFoundError: the file does not exist.
-            InvalidInputError: the path is not valid, or the file is larger than `MAX_BYTES`.
+            InvalidInputError: the path is not valid, or the file is larger than `most` bytes, by default `MAX_BYTES`.
             ServiceUnavailableError: the storage cannot be read now.
         """
         location_access.require_no_link(self._warehouse, path, "iceberg")
-        local = _local_path(path)
+        local, most = _local_path(path), MAX_BYTES if most is None else most
         try:
             if local is not None:
-                if local.stat().st_size > MAX_BYTES:
-                    raise _too_large_error(path)
+                if local.stat().st_size > most:
+                    raise _too_large_error(path, most)
                 return local.read_bytes()
             with self.file_io().new_input(_remote_uri(path)).open() as stream:
-                if stream.seek(0, os.SEEK_END) > MAX_BYTES:
-                    raise _too_large_error(path)
+                if stream.seek(0, os.SEEK_END) > most:
+                    raise _too_large_error(path, most)
                 stream.seek(0)
                 return stream.read()
         except FileNotFoundError as error:
@@ -110,6 +110,25 @@ class WarehouseFiles:
             return local.is_file() if local is not None else bool(self.file_io().new_input(_remote_uri(path)).exists())
         except (OSError, ValueError) as error:
             raise _to_lance_error("read", path, error) from error
+
+    def list_names(self, folder: str) -> list[str]:
+        """Return the names of the files directly in a folder; none if it does not exist.
+
+        Raises:
+            InvalidInputError: the path is not valid.
+            ServiceUnavailableError: the storage cannot be read now.
+        """
+        local = _local_path(folder)
+        try:
+            if local is not None:
+                return [path.name for path in local.iterdir() if path.is_file()] if local.is_dir() else []
+            file_io = cast(PyArrowFileIO, self.file_io())
+            scheme, bucket, path = file_io.parse_location(_remote_uri(folder))
+            system = file_io.fs_by_scheme(scheme, bucket)
+            found = system.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+            return [info.base_name for info in found if info.is_file]
+        except (OSError, ValueError) as error:
+            raise _to_lance_error("read", folder, error) from error
 
     def require_reachable(self) -> None:
         """Look at the warehouse's location, by one or two requests.
@@ -226,8 +245,8 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def _too_large_error(path: str) -> InvalidInputError:
-    return InvalidInputError(f"{path} has more than {MAX_BYTES} bytes, which is the most that a metadata file may have")
+def _too_large_error(path: str, most: int) -> InvalidInputError:
+    return InvalidInputError(f"{path} has more than {most} bytes, which is the most that a metadata file may have")
 
 
 def _to_lance_error(verb: str, path: str, error: OSError | ValueError) -> InvalidInputError | ServiceUnavailableError:

@@ -209,7 +209,7 @@ def with_client(command: Command) -> Command:
     @wraps(command)
     def wrapper(*arguments: Any, target: Connection, **options: Any) -> Any:
         from lancehouse.cli.client import Client
-        from lancehouse.lake.object_stores import with_storage_options
+        from lancehouse.lake.foreign_tables import with_storage_options
 
         namespace = with_storage_options(connect(target), target.properties)
         client = Client(namespace, target, create_shell(click.get_current_context(), target))
@@ -326,7 +326,7 @@ def open_side(app: CliContext, name: str) -> NamedCatalog:
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.admin.copy import NamedCatalog
     from lancehouse.cli.client import Client
-    from lancehouse.lake.object_stores import with_storage_options
+    from lancehouse.lake.foreign_tables import with_storage_options
 
     os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
     target = app.config.catalog(name)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,6 +60,37 @@ with_namespace = click.option(
 with_table = click.option(
     "--table", metavar="ID", default="", callback=parse_id, help="Only this table or view: a.b.t. The grant is by name."
 )
+
+
+def parse_masks(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Parse masks, each `column=null`, `column=hash` or `column=TEXT`."""
+    masks: dict[str, str] = {}
+    for value in values:
+        column, sign, mask = value.partition("=")
+        if not column or not sign:
+            raise click.BadParameter(
+                f"{value!r} is not of the form column=null, column=hash or column=TEXT", ctx, param
+            )
+        if column in masks:
+            raise click.BadParameter(f"column {column} is masked twice", ctx, param)
+        masks[column] = mask if mask in ("null", "hash") or mask.startswith("text:") else f"text:{mask}"
+    return masks
+
+
+def with_restriction(command: Command) -> Command:
+    """Add the options of a row filter and column masks."""
+    where = click.option(
+        "--where", metavar="SQL", help="Only rows that meet this condition, for a reader of one table: region = 'EU'."
+    )
+    mask = click.option(
+        "--mask",
+        "masks",
+        metavar="COLUMN=MASK",
+        multiple=True,
+        callback=parse_masks,
+        help="Mask a column: null, hash (a keyed hash), or a text instead of its values. Repeatable.",
+    )
+    return where(mask(command))
 
 
 def with_role(*, required: bool) -> Callable[[Command], Command]:
@@ -194,7 +226,7 @@ def list_principals(app: CliContext, db: str | None) -> None:
             "client_id": record.client_id or "",
             "external": record.is_external,
             "grants": list(map(grant_to_dict, record.grants)),
-            "roles": "; ".join(map(str, record.grants)) or "nothing",
+            "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
             "created": format_time(record.created_ms),
         }
         for record in records
@@ -233,6 +265,7 @@ def rotate(app: CliContext, name: str, db: str | None) -> None:
 @with_warehouse
 @with_namespace
 @with_table
+@with_restriction
 @with_config
 @with_store
 @click.pass_obj
@@ -243,17 +276,20 @@ def grant(
     warehouse: str | None,
     namespace: tuple[str, ...],
     table: tuple[str, ...],
+    where: str | None,
+    masks: dict[str, str],
     config: str | None,
     db: str | None,
 ) -> None:
     """Grant a role to a principal or group, replacing the one granted at the same place.
 
-    The warehouse, the namespace and the table must exist.
+    The warehouse, the namespace and the table must exist. With --where or --mask, a reader sees only some rows of one
+    Lance table, and masked values.
     """
-    new_grant = create_grant(role, warehouse, namespace, table)
+    new_grant = restrict_grant(create_grant(role, warehouse, namespace, table), where, masks)
     with open_principals(db, config) as principals:
         principals.grant(name, new_grant)
-    app.output.record("", {"name": name, "granted": str(new_grant)})
+    app.output.record("", {"name": name, "granted": describe_grant(new_grant)})
 
 
 @principal.command()
@@ -377,7 +413,7 @@ def list_groups(app: CliContext, db: str | None) -> None:
         {
             "name": record.name,
             "grants": list(map(grant_to_dict, record.grants)),
-            "roles": "; ".join(map(str, record.grants)) or "nothing",
+            "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
             "created": format_time(record.created_ms),
         }
         for record in records
@@ -473,11 +509,27 @@ def create_grant(role: str, warehouse: str | None, namespace: tuple[str, ...], t
     return Grant(Role[role.upper()], warehouse, table[:-1], table[-1])
 
 
+def restrict_grant(grant: Grant, where: str | None, masks: dict[str, str]) -> Grant:
+    """Return a grant with a row filter and masks, if there are any."""
+    if where is None and not masks:
+        return grant
+    with requires_extra("server"):
+        from lancehouse.gateway.restricted import parse_restriction
+
+    return replace(grant, restriction=parse_restriction(where, masks))
+
+
+def describe_grant(grant: Grant) -> str:
+    """Return a grant in words: the role, what it is on, and how it is restricted."""
+    return f"{grant.role.name.lower()} of {format_grant(grant)}"
+
+
 def format_grant(grant: Grant) -> str:
-    """Return in words what a grant is on."""
+    """Return in words what a grant is on, and how it is restricted."""
     from lancehouse.catalog.callers import format_scope
 
-    return format_scope(*grant.scope)
+    where = format_scope(*grant.scope)
+    return where if grant.restriction is None else f"{where}, {grant.restriction}"
 
 
 def grant_to_dict(grant: Grant) -> dict[str, object]:

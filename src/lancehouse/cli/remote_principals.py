@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from lance_namespace.errors import UnsupportedOperationError
 from pydantic import BaseModel, ConfigDict
 
 from lancehouse.catalog.callers import Grant, Role
@@ -20,6 +21,7 @@ from lancehouse.catalog.principals import (
     grant_to_json,
 )
 from lancehouse.clients.rest import Rest, parse_reply
+from lancehouse.row_policy import Restriction
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.model import Paged
 
@@ -109,8 +111,18 @@ class RemotePrincipals:
         self._rest.delete(_path("principals", name), about=name)
 
     def grant(self, name: str, grant: Grant) -> None:
-        """Grant a role to a principal or group."""
-        self._post(f"{_path('principals', name)}/grants", grant_to_json(grant), name)
+        """Grant a role to a principal or group.
+
+        Raises:
+            UnsupportedOperationError: the server knows no row filters and masks; nothing is granted.
+        """
+        granted = _grant(self._post(f"{_path('principals', name)}/grants", grant_to_json(grant), name))
+        if (granted.restriction is None) != (grant.restriction is None):
+            # A server of an earlier release ignores what it does not know, and has granted the whole table.
+            self.revoke(name, *grant.scope[:2], grant.role, table=grant.table)
+            raise UnsupportedOperationError(
+                "this server knows no row filters and masks: upgrade it; nothing is granted"
+            )
 
     def revoke(
         self,
@@ -186,8 +198,9 @@ def _credential(answer: dict[str, Any]) -> Credential | None:
 
 
 def _grant(answer: dict[str, Any]) -> Grant:
-    levels = tuple(answer["namespace"])
-    return Grant(Role[answer["role"].upper()], answer["warehouse"], levels, answer["table"])
+    levels, where, masks = tuple(answer["namespace"]), answer.get("where"), answer.get("masks")
+    restriction = Restriction(where, (), tuple(sorted((masks or {}).items()))) if where or masks else None
+    return Grant(Role[answer["role"].upper()], answer["warehouse"], levels, answer["table"], restriction)
 
 
 def _grants(answer: dict[str, Any]) -> tuple[Grant, ...]:

@@ -1,4 +1,4 @@
-"""`lancehouse serve` and `db`: run the server; upgrade, back up and inspect its database."""
+"""`lancehouse serve` and `db`: run the server; upgrade, back up, inspect and adopt its database."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import requires_extra
-from lancehouse.cli.output import FAILED
+from lancehouse.cli.options import confirm, requires_extra, with_yes
+from lancehouse.cli.output import FAILED, OutputColumn, format_count
 from lancehouse.server.setting_table import SERVER_SETTINGS
 
 if TYPE_CHECKING:
     from lancehouse.catalog.warehouses import Warehouse
     from lancehouse.cli.main import CliContext
+    from lancehouse.maintenance.adoption import Adoption, AdoptionPlan, TableDifference
     from lancehouse.server.settings import ServerSettings
     from lancehouse.store.database import Database
 
@@ -169,3 +170,96 @@ def status(ctx: click.Context, url: str | None) -> None:
         app.output.record("", {"database": database.name, "schema": schema or "none", "state": state.value})
     if state is not migrate.SchemaState.CURRENT:
         ctx.exit(FAILED)
+
+
+DIFFERENCES = (
+    OutputColumn("table", "Table"),
+    OutputColumn("kind", "Kind"),
+    OutputColumn("database", "Database"),
+    OutputColumn("storage", "Storage"),
+    OutputColumn("next", "What happens"),
+)
+
+
+@db.command()
+@click.option("--warehouse", "names", metavar="NAME", multiple=True, help="Adopt this one, though it takes changes.")
+@click.option("--dry-run", is_flag=True, help="Only show what differs.")
+@click.option(
+    "--config", metavar="FILE", envvar="LANCEHOUSE_SERVER_CONFIG", help="The server's file, for access to storage."
+)
+@with_db
+@with_yes
+@click.pass_context
+def adopt(
+    ctx: click.Context, names: tuple[str, ...], dry_run: bool, config: str | None, url: str | None, yes: bool
+) -> None:
+    """Take over warehouses that are newer than the database.
+
+    After a restore, or with a copy of a database, servers refuse changes to a warehouse. Stop all servers on other
+    copies first. Then this brings managed Lance tables to the versions that storage has, lets the servers on this
+    database take changes again, and makes those on all others refuse them. What it cannot decide it lists.
+    """
+    app: CliContext = ctx.obj
+    with requires_extra("server"):
+        from lancehouse.maintenance.adoption import Adoption
+        from lancehouse.server.settings import ServerSettings
+    with Adoption.open(ServerSettings.parse({"db": url}, (), (), config)) as adoption:
+        plans = _plan_adoptions(app, adoption, names)
+        rows = [row for plan in plans for row in map(_format_difference, plan.differences)]
+        words = [f"Warehouse {plan.warehouse.name}: {plan.conflict or 'takes changes'}" for plan in plans]
+        words.append(f"{format_count(sum(plan.tables for plan in plans), 'table')}, {len(rows)} of them differ")
+        if not plans:
+            words = ["Nothing to adopt: all warehouses are this database's to change"]
+        if dry_run or not plans or app.kind != "json":
+            conflicts = {plan.warehouse.name: plan.conflict for plan in plans}
+            app.output.table(DIFFERENCES, rows, {"warehouses": conflicts}, "\n".join(words), name="tables")
+        if dry_run or not plans:
+            return
+        confirm(app, _ask_adoption(plans), yes=yes)
+        adopted = [adoption.adopt(plan.warehouse) for plan in plans]
+    done, tables = [plan.warehouse.name for plan in plans], sum(count for count, _ in adopted)
+    left = [_format_difference(table) for _, tables_left in adopted for table in tables_left]
+    counts = {"adopted": done, "tables": tables, "left": len(left)}
+    sentence = f"Adopted {', '.join(done)}, with {format_count(tables, 'table')}"
+    sentence += f"; {format_count(len(left), 'table')} are left to you" if left else ""
+    app.output.table(DIFFERENCES, left, counts, sentence, name="undecided")
+    if left:
+        ctx.exit(FAILED)
+
+
+def _plan_adoptions(app: CliContext, adoption: Adoption, names: tuple[str, ...]) -> list[AdoptionPlan]:
+    """Return plans for the warehouses that are named; by default for those that take no changes."""
+    from lance_namespace.errors import InvalidInputError
+
+    known = {warehouse.name: warehouse for warehouse in adoption.warehouses}
+    for name in names:
+        if name not in known:
+            raise InvalidInputError(f"there is no warehouse {name}; the database has {', '.join(known)}")
+    with app.output.progress("comparing tables with storage"):
+        plans = [adoption.plan(known[name]) for name in names or known]
+    return [plan for plan in plans if names or plan.conflict is not None]
+
+
+def _format_difference(table: TableDifference) -> dict[str, str]:
+    from lancehouse.identifiers import format_levels
+
+    return {
+        "table": format_levels(table.levels),
+        "kind": table.kind,
+        "database": table.database,
+        "storage": table.storage,
+        "next": table.advice or "comes to storage's version",
+    }
+
+
+def _ask_adoption(plans: list[AdoptionPlan]) -> str:
+    from datetime import UTC, datetime
+
+    lines = []
+    for plan in plans:
+        if plan.file is not None:
+            at = datetime.fromtimestamp(plan.file.written_ms // 1000, UTC)
+            lines.append(f"The last server to renew {plan.warehouse.name} was {plan.file.writer}, at {at:%F %T} UTC.")
+    names = ", ".join(plan.warehouse.name for plan in plans)
+    lines.append(f"Adopt {names}? Are all servers on other copies of the database stopped?")
+    return "\n".join(lines)

@@ -157,7 +157,7 @@ def describe(app: CliContext, table: Levels, client: Client) -> None:
 
 def _dataset_details(client: Client, table: Levels) -> dict[str, Any]:
     from lancehouse.lake.column_states import describe_columns
-    from lancehouse.lake.versions import to_millis
+    from lancehouse.lake.dataset import to_millis
     from lancehouse.schema.definitions import shown_columns
 
     with client.open_table(table) as (_, dataset):

@@ -59,9 +59,8 @@ from lancehouse.errors import is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId, is_plain
 from lancehouse.lake import dataset
 from lancehouse.lake.confinement import Confinement, OutsideConfinementError
-from lancehouse.lake.dataset_discovery import split_location
+from lancehouse.lake.dataset_files import remove_dataset, split_location
 from lancehouse.lake.operations import TableOperations
-from lancehouse.lake.removal import remove_dataset
 from lancehouse.lake.row_operations import explain_existing
 from lancehouse.modes import parse_choice
 from lancehouse.paging import decode_token, encode_token, paginate, remaining_keys

@@ -88,7 +88,7 @@ from lancehouse.credentials import (
 from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.dataset_discovery import split_location
+from lancehouse.lake.dataset_files import split_location
 from lancehouse.properties import GC_ENABLED, IMPL, PUBLISHED_HEADER, is_lance, managed_by, require_lance
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import (

@@ -135,6 +135,10 @@ class Inspector:
         """Return the locations below which tables are created by default."""
         return []
 
+    def announced_properties(self, catalog: str) -> Mapping[str, str]:  # noqa: ARG002
+        """Return what the server announces of a catalog."""
+        return {}
+
     def refresh_schema(self, id: Id) -> None:
         """Set the columns of an entry to those of its dataset.
 
@@ -240,6 +244,10 @@ class IcebergInspector(Inspector):
     def roots(self, catalog: str) -> list[str]:
         """Return the root of the warehouse, if it is known."""
         return _distinct([self._client._warehouses.find_paths(catalog)[0].root])
+
+    def announced_properties(self, catalog: str) -> Mapping[str, str]:
+        """Return the defaults and overrides of `/v1/config`."""
+        return self._client._warehouses.load_config(catalog)[0]
 
     def refresh_schema(self, id: Id) -> None:
         """Set the columns of an entry in one commit, which is refused if the table has changed in the meantime."""

@@ -341,10 +341,8 @@ class UnityTables:
         try:
             if self._access.confinement is not None:
                 self._access.confinement.require_table(location)
-            if not table.exists():
-                return None
-            schema: pa.Schema = table.open().schema
-            return schema
+            found = table.find()
+            return None if found is None else found.schema
         except LanceNamespaceError as error:
             logger.debug("cannot read %s: %s", location, error)
             return None

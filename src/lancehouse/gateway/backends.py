@@ -54,9 +54,8 @@ from lancehouse.gateway.operations import BY_METHOD, Operation, RequestEncoding,
 from lancehouse.gateway.request_sql import rewrite_sql
 from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.errors import find_error_class, translate_errors
-from lancehouse.lake.foreign_tables import TABLE_OPERATIONS
+from lancehouse.lake.foreign_tables import TABLE_OPERATIONS, with_storage_options
 from lancehouse.lake.foreign_tables import ForeignTables as ForeignTables
-from lancehouse.lake.object_stores import with_storage_options
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.row_operations import explain_existing
 from lancehouse.locations import child_location, is_inside, shorten

@@ -1,9 +1,13 @@
-"""Find the SQL and searches in requests of the protocol, check and rewrite them."""
+"""Find the SQL and searches in requests of the protocol, check and rewrite them.
+
+`lancehouse.gateway.sql` is imported where there is SQL: its parser takes 26 MB, which a server of tables without
+filters and computed columns does not need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lance_namespace import (
     AlterTableAddColumnsRequest,
@@ -20,18 +24,22 @@ from lance_namespace.errors import InvalidInputError
 from pydantic import BaseModel
 
 from lancehouse.gateway.searches import check_search
-from lancehouse.gateway.sql import MAX_CONSTANT, MAX_DEPTH, MAX_OPERATORS, Value, rewrite_condition, rewrite_value
+
+if TYPE_CHECKING:
+    from lancehouse.gateway.sql import Value
 
 MAX_WRITTEN = 64 << 20
 """Most bytes that long literals of one update may take in all rows that it changes."""
 
 MAX_COLUMNS = 10_000
 """Most columns that a query names."""
+MAX_LEVELS = 64
+"""Most levels of a column's name."""
 MAX_COMPUTED = 1_000
 """Most columns that one request computes."""
 MAX_ALL_COPIES = 100
 """Most copies of column values in all computed columns of a request together."""
-MAX_ALL_CONSTANTS = 10 * MAX_CONSTANT
+MAX_ALL_CONSTANTS = 10_000
 """Most bytes of literals in all of them together."""
 
 M = TypeVar("M", bound=BaseModel)
@@ -60,18 +68,19 @@ def rewrite_sql(request: M, count: Callable[[CountTableRowsRequest], Any]) -> M:
     """
     if isinstance(request, QueryTableRequest | AnalyzeTableQueryPlanRequest):
         check_search(request)
-    changes: dict[str, Any] = {
-        field: rewrite_condition(text, field)
-        for field in _CONDITIONS.get(type(request), ())
-        if (text := getattr(request, field)) and text.strip()
-    }
+    changes: dict[str, Any] = {}
+    for field in _CONDITIONS.get(type(request), ()):
+        if (text := getattr(request, field)) and text.strip():
+            from lancehouse.gateway.sql import rewrite_condition
+
+            changes[field] = rewrite_condition(text, field)
     match request:
         case ExplainTableQueryPlanRequest():
             changes["query"] = rewrite_sql(request.query, count)
         case QueryTableRequest() | AnalyzeTableQueryPlanRequest() if request.columns is not None:
             _check_names(request.columns.column_names or ())
             aliases = request.columns.column_aliases or {}
-            texts = _rewrite_columns(aliases.items(), "columns")
+            texts = _rewrite_columns(aliases.items(), "columns") if aliases else ()
             values = dict(zip(aliases, texts, strict=True)) or None
             changes["columns"] = request.columns.model_copy(update={"column_aliases": values})
         case AlterTableAddColumnsRequest():
@@ -91,12 +100,14 @@ def _check_names(names: Sequence[str]) -> None:
     if len(names) > MAX_COLUMNS:
         raise InvalidInputError(f"columns: {len(names):,} are named, and at most {MAX_COLUMNS:,} are allowed")
     for name in names:
-        if name.count(".") > MAX_DEPTH:
-            raise InvalidInputError(f"columns: {name[:80]!r} is nested more than {MAX_DEPTH} levels deep")
+        if name.count(".") > MAX_LEVELS:
+            raise InvalidInputError(f"columns: {name[:80]!r} is nested more than {MAX_LEVELS} levels deep")
 
 
 def _rewrite_columns(columns: Iterable[tuple[str, str]], field: str) -> list[str]:
     """Return rewritten expressions of computed columns, given as pairs of name and expression."""
+    from lancehouse.gateway.sql import MAX_CONSTANT, rewrite_value
+
     values = []
     for name, text in columns:
         value = rewrite_value(text, f"{field}: {name}"[:100])
@@ -114,6 +125,8 @@ def _rewrite_columns(columns: Iterable[tuple[str, str]], field: str) -> list[str
 
 def _check_all(values: Sequence[Value], field: str) -> None:
     """Refuse computed columns that together exceed a limit."""
+    from lancehouse.gateway.sql import MAX_OPERATORS
+
     for count, most, what in (
         (len(values), MAX_COMPUTED, "columns are computed"),
         (sum(value.operators for value in values), MAX_OPERATORS, "operators are used in all"),
@@ -127,6 +140,8 @@ def _rewrite_updates(
     request: UpdateTableRequest, predicate: str | None, count: Callable[[CountTableRowsRequest], Any]
 ) -> list[list[str]]:
     """Return the [column, expression] pairs rewritten. Long literals are allowed if few rows get them."""
+    from lancehouse.gateway.sql import MAX_CONSTANT, rewrite_value
+
     if any(len(pair) != 2 for pair in request.updates):
         raise InvalidInputError("updates: each is a pair of a column and an expression")
     values = [rewrite_value(text, f"updates: {name[:80]}") for name, text in request.updates]

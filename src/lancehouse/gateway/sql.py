@@ -153,6 +153,32 @@ class Value:
     """How many column values are copied into it; a plain column is not copied."""
     operators: int = 0
     """Number of operators."""
+    columns: frozenset[str] = frozenset()
+    """Top-level columns that it names, as they are spelled."""
+    comparisons: tuple[Comparison, ...] | None = None
+    """What it compares, if it consists of comparisons of columns with literals alone, which fail for no row."""
+
+
+Comparison = tuple[str, str]
+"""A top-level column, and the kind of literals that it is compared with: text, number, bool or null."""
+
+CHANGING = frozenset({"random", "now", "today", "current_date", "current_time", "current_timestamp"})
+"""Functions whose value is not the same each time."""
+
+
+def parse_row_filter(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the row filter of a grant, rewritten, and the columns that it names.
+
+    Raises:
+        InvalidInputError: as for `rewrite_condition`; or its value may change while the rows do not.
+    """
+    if not text.strip():
+        raise _sql_error("where", "it is empty")
+    value = rewrite_value(text, "where")
+    words = {word.lower() for word in value.text.split(" ")}
+    if changing := sorted(words & CHANGING):
+        raise _sql_error("where", f"{changing[0]} is not the same each time: copies of the rows would be out of date")
+    return value.text, tuple(sorted(value.columns))
 
 
 def rewrite_value(text: str, field: str) -> Value:
@@ -189,7 +215,8 @@ def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
         if writer.words != [_format_token(word) for word in words]:
             raise _sql_error(field, "it is not SQL that can be read in one way only")
         copies = 0 if isinstance(tree, exp.Column) else size.copies
-        return Value(" ".join(writer.words), size.constant, copies, writer.operators)
+        named = frozenset(writer.columns)
+        return Value(" ".join(writer.words), size.constant, copies, writer.operators, named, _find_comparisons(tree))
     finally:
         # Nodes and their parents refer to each other, so that only a garbage collection would free them, and freeing a
         # large tree at once would stop all threads. So it is taken apart, node by node.
@@ -198,6 +225,48 @@ def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
             node = nodes.pop()
             nodes += node.iter_expressions()
             node.args, node.parent = {}, None
+
+
+def _find_comparisons(tree: exp.Expr) -> tuple[Comparison, ...] | None:
+    """Return what a condition compares; None if it has more than comparisons of columns with literals."""
+    found: dict[Comparison, None] = {}
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting.pop()
+        literals: list[Any]
+        match node:
+            case exp.And() | exp.Or():
+                waiting += [node.this, node.expression]
+                continue
+            case exp.Not() | exp.Paren():
+                waiting.append(node.this)
+                continue
+            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE() | exp.Is():
+                literals = [node.expression]
+            case exp.In():
+                literals = node.expressions
+            case exp.Between():
+                literals = [node.args["low"], node.args["high"]]
+            case _:
+                return None
+        kinds = set(map(_literal_kind, literals))
+        if not isinstance(node.this, exp.Column) or len(node.this.parts) != 1 or None in kinds:
+            return None
+        found.update(dict.fromkeys((node.this.name, str(kind)) for kind in kinds))
+    return tuple(found)
+
+
+def _literal_kind(node: Any) -> str | None:
+    match node:
+        case exp.Neg() if isinstance(node.this, exp.Literal) and not node.this.is_string:
+            return "number"
+        case exp.Literal():
+            return "text" if node.is_string else "number"
+        case exp.Boolean():
+            return "bool"
+        case exp.Null():
+            return "null"
+    return None
 
 
 def _describe_error(error: SqlglotError) -> str:
@@ -525,6 +594,7 @@ class _Writer:
 
     def __init__(self, field: str) -> None:
         self.words: list[str] = []
+        self.columns: set[str] = set()
         self._field = field
         self.operators = 0
         self._regexes = 0
@@ -695,6 +765,7 @@ class _Writer:
         return _SMALL
 
     def _write_column(self, tree: exp.Column, depth: int) -> _Size:
+        self.columns.add(tree.parts[0].name)
         for place, part in enumerate(tree.parts):
             if place:
                 self.words.append(".")

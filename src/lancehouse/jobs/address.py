@@ -19,17 +19,17 @@ from lancehouse.credentials import expires_soon
 from lancehouse.identifiers import format_levels, parse_levels
 from lancehouse.jobs.executor_cache import share_descriptions
 from lancehouse.lake.commits import TableLocation, locate_table
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.foreign_tables import ClientCalls
+from lancehouse.lake.confinement import Confinement
+from lancehouse.lake.dataset import TableRef, VersionSelector
+from lancehouse.lake.foreign_tables import ClientCalls, with_storage_options
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.object_stores import with_storage_options
-from lancehouse.lake.scans import VersionSelector
 
 TableName = str | Sequence[str]
 """Id of a table: its levels, or text joined by dots in which a level that contains a dot is quoted with backquotes."""
 
 Pairs = tuple[tuple[str, str], ...]
 
+LATEST = VersionSelector()
 MAX_OPENED = 8
 """Number of versions that a process keeps open for later pieces."""
 
@@ -43,6 +43,8 @@ class TableAddress:
     id: tuple[str, ...] = ()
     path: str | None = None
     storage_options: Pairs = field(default=(), repr=False)
+    confinement: Confinement | None = None
+    """What the table may refer to; None for anything that its reader may read."""
 
     @classmethod
     def parse(cls, connection: Connection | LanceNamespace, table: TableName) -> Self:
@@ -68,11 +70,11 @@ class TableAddress:
             at: version, branch or tag.
         """
         if self.connection is None:
-            return TableRef(self.path, dict(self.storage_options), **at)
+            return TableRef(self.path, dict(self.storage_options), confinement=self.confinement, **at)
         client = get_client(self.connection)
         if job is not None and isinstance(self.connection, Connection):
             client = share_descriptions(client, self.identity, job)
-        return TableRef(namespace=client, id=self.id, **at)
+        return TableRef(namespace=client, id=self.id, confinement=self.confinement, **at)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -136,8 +138,8 @@ class PinnedVersion:
     """Distinguishes versions of such tables that have the same number."""
 
     @classmethod
-    def resolve(cls, address: TableAddress, selector: VersionSelector) -> Self:
-        """Pin the version that a selector means now.
+    def resolve(cls, address: TableAddress, selector: VersionSelector = LATEST) -> Self:
+        """Pin the version that a selector means now, the latest by default.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableTagNotFoundError: there is none.
@@ -158,6 +160,7 @@ class PinnedVersion:
             return self.keep_open(*opened)
         table = self.address.to_ref(self.job, version=self.version, branch=self.branch)
         dataset = table.open()
+        # The number alone does not tell: a table of the same name that was created since has such a version, too.
         if read_transaction_uuid(dataset) != self.transaction_uuid:
             raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; read it again")
         return self.keep_open(table, dataset)

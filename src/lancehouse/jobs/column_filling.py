@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from itertools import chain, pairwise
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import lance
@@ -32,11 +32,10 @@ from lance_namespace.errors import ConcurrentModificationError, InternalError, I
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, RowError, SqlFunction
-from lancehouse.jobs.engine import Engine, is_repeated
-from lancehouse.jobs.fill_progress import ReportFill, watch_fill
+from lancehouse.jobs.engine import PIECES_EACH, Engine, is_repeated, spread
 from lancehouse.jobs.fingerprints import json_digest
-from lancehouse.jobs.job import Job
-from lancehouse.lake.changes import OFFSET_BITS, UPDATED
+from lancehouse.jobs.job import Job, ReportFill, watch_fill
+from lancehouse.lake.changes import UPDATED
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.column_states import error_records, find_failed, find_field_id, sort_errors
 from lancehouse.lake.commits import (
@@ -52,17 +51,16 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, empty_dataset
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import VersionSelector, empty_dataset
 from lancehouse.schema.definitions import COMPANION_TYPE, FAILED, FILLED, SKIPPED, definitions
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 ATTEMPTS = 10
 """How often a commit is tried over changes of others, and how often fragments that came meanwhile are filled."""
-TASKS_EACH = 4
-"""Number of pieces for each that runs at once: some fragments take longer than others."""
 LEAST_BETWEEN_S = 1.0
 """Checkpoints of a fast function are at least this far apart: what a second computes is not worth a file."""
 MOST_PENDING = 128 << 20
@@ -107,6 +105,12 @@ class FillOptions:
     """Add the rows to the indices on the column, or on the view, at the end."""
     allowed: tuple[str, ...] | None = None
     """Functions and modules that may be imported by the names that a table has; None for all."""
+    sources: tuple[str, ...] | None = None
+    """Tables whose rows a view may show, by name, or by a pattern such as `main.ml.*`; None for all."""
+
+    def spread(self, items: Sequence[T], engine: Engine) -> list[Sequence[T]]:
+        """Return items in groups for the pieces of an engine: more than run at once, unless calls are limited."""
+        return spread(items, self.max_concurrency or engine.parallelism * PIECES_EACH)
 
     def is_checkpoint_due(self, rows: int, elapsed_s: float, *, is_large: bool = False) -> bool:
         """Return whether what was computed since the last checkpoint is written now."""
@@ -333,15 +337,16 @@ def _fill(
     address, table = job.address, job.address.to_ref()
     total, done, lost = FillResult(0), set[int](), list[ComputedValues]()
     for attempt in range(ATTEMPTS):
-        pinned = PinnedVersion.resolve(address, VersionSelector())
+        pinned = PinnedVersion.resolve(address)
         _, dataset = pinned.open()
         total = replace(total, version=max(total.version, pinned.version))
         fragments = [each.fragment_id for each in dataset.get_fragments() if each.fragment_id not in done]
         if not fragments:
             break
         plan = plan_column(table, dataset, name, function, options, start)
+        # Files that did not fit the table any more still have the values of rows whose inputs are the same.
         known, lost = [*known, *lost], []
-        if known or attempt:
+        if known or attempt:  # otherwise there is nothing that a restored version could have made wrong
             plan = replace(plan, restored=find_restore(table, start) or 0)
         known += _compute_ranges(engine, job, pinned, plan, known, fragments)
         for group in _in_groups(fragments, options.commit_every or len(fragments)):
@@ -488,8 +493,8 @@ def _compute_fragments(
             if computed is not None:
                 yield computed.to_json()
 
-    tasks = min(len(fragments), plan.options.max_concurrency or engine.parallelism * TASKS_EACH)
-    texts = engine.run([fragments[each::tasks] for each in range(tasks)], work, plan.options.resources)
+    groups = plan.options.spread(fragments, engine)
+    texts = engine.run(groups, work, plan.options.resources)
     return list(map(ComputedValues.from_json, texts))
 
 
@@ -502,6 +507,7 @@ def _compute_ranges(
     fragments: Sequence[int],
 ) -> list[ComputedValues]:
     """Compute the values of a few large fragments in more pieces than there are fragments, as checkpoints."""
+    # A fragment is filled by one piece, which writes its file: of few fragments most threads would see nothing.
     at_once = min(engine.parallelism, plan.options.max_concurrency or engine.parallelism)
     if len(fragments) >= at_once:
         return []
@@ -517,13 +523,14 @@ def _compute_ranges(
 
     def work(pieces: Sequence[tuple[int, range]]) -> Iterator[str]:
         latest = _add_recorded_values(job, known)
+        # The driver knows nothing of what an attempt at this piece has written before it died.
         yield from (each.to_json() for each in latest[len(known) :])
         for fragment, offsets in pieces:
             for computed in FragmentFiller(job, pinned, plan, latest, fragment, offsets).checkpoint_all():
                 yield computed.to_json()
 
-    groups = [pieces[each::at_once] for each in range(min(at_once, len(pieces)))]
-    return list(map(ComputedValues.from_json, engine.run(groups, work, plan.options.resources)))
+    texts = engine.run(spread(pieces, at_once), work, plan.options.resources)
+    return list(map(ComputedValues.from_json, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -670,6 +677,7 @@ class FragmentFiller:
             except (ValueError, OSError, RuntimeError):
                 if not self._plan.inputs:  # it fails for all rows alike
                     raise
+                # Lance does not tell the row: from here on the inputs are read, and batches are halved to find it.
                 self._calls_sql = True
         yield from self._scan(self._columns(), first_address).to_batches()
 
@@ -698,6 +706,7 @@ class FragmentFiller:
 
     def _scan(self, columns: list[str] | dict[str, str], first_address: int) -> lance.LanceScanner:
         options = self._plan.options
+        # A fragment without a file of the column has no value: all its rows are wanted, and no companion need be read.
         conditions = (
             [self._plan.condition] if self._has_values or options.where is not None or options.where_failed else []
         )
@@ -860,6 +869,7 @@ def _place(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
     places, positions = np.arange(len(old)), batch.offsets - first
     places[positions] = np.arange(len(old), len(old) + len(positions))
     both = pa.concat_tables([old, pa.Table.from_batches([batch.columns])]).combine_chunks()
+    # First the companion: also a row that is skipped, and keeps its value, says from now on that it was.
     companion = both.column(1).take(places)
     places[positions[batch.is_skipped]] = positions[batch.is_skipped]
     return pa.table([both.column(0).take(places), companion], schema=old.schema).combine_chunks().to_batches()[0]
@@ -1008,7 +1018,7 @@ class _ResumedValues:
 
 def _row_ids_and_offsets(rows: pa.Table | pa.RecordBatch) -> tuple[Any, Any]:
     addresses = rows.column("_rowaddr").to_numpy().astype(np.int64)
-    return rows.column("_rowid").to_numpy(), addresses & (2**OFFSET_BITS - 1)
+    return rows.column("_rowid").to_numpy(), addresses & OFFSET
 
 
 def _field_ids(fragment: FragmentMetadata) -> set[int]:
@@ -1032,6 +1042,7 @@ def _commit_values(
     """Commit files of values; return the version, and those of them that fitted the table as it is now."""
     for attempt in range(ATTEMPTS):
         dataset = table.open()
+        # Planned anew, which raises if somebody has dropped or redefined the column: no attempt could mend that.
         current = plan_column(table, dataset, plan.name, plan.function, plan.options, plan.start)
         if current.own_ids != plan.own_ids:
             raise ConcurrentModificationError(f"{table}: column {plan.name} was made anew meanwhile; fill it again")
@@ -1073,6 +1084,7 @@ def attach_file(fragment: FragmentMetadata, own_ids: Mapping[int, int], piece: N
     [alone] = parse_new_fragments([piece])
     [file] = alone.files
     own = set(own_ids.values())
+    # Files are never changed: where one holds other columns too, its part of these is marked as gone.
     kept = [
         _with_fields(each, [GONE if number in own else number for number in each.fields])
         for each in fragment.files
@@ -1104,7 +1116,7 @@ def _prune_errors(table: TableRef, at: TableLocation, name: str, version: str) -
     newest = {row_id: (row_id, *rest) for row_id, *rest in sort_errors(known, version) if row_id in failed}
     kept = sorted(newest.values(), key=itemgetter(3))[-MOST_ERRORS:]
     if [[list(each) for each in kept]] != list(known.values()):
-        if kept:
+        if kept:  # before the others go: a crash in between leaves errors twice, which is no harm
             records.record(uuid4().hex, kept)
         records.forget_all(known)
 

@@ -25,13 +25,6 @@ from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.jobs.fingerprints import digest_code, json_digest
 from lancehouse.lake.errors import translate_errors
-from lancehouse.schema.definitions import COMPANION_TYPE as COMPANION_TYPE
-from lancehouse.schema.definitions import FAILED as FAILED
-from lancehouse.schema.definitions import FILLED as FILLED
-from lancehouse.schema.definitions import SKIPPED as SKIPPED
-from lancehouse.schema.definitions import ColumnDefinition as ColumnDefinition
-from lancehouse.schema.definitions import companion_name as companion_name
-from lancehouse.schema.definitions import definitions as definitions
 from lancehouse.secrets import redact
 
 logger = logging.getLogger(__name__)
@@ -47,7 +40,7 @@ LONGEST_MESSAGE = 500
 """Characters of an exception that are kept."""
 
 _MARK = "__lancehouse_column__"
-_FOREIGN = (Exception, SystemExit)
+FOREIGN = (Exception, SystemExit)
 """What user code may raise: anything but an interrupt."""
 
 
@@ -184,7 +177,7 @@ class ColumnFunction:
             value: Any = sys.modules[module] if module in sys.modules else importlib.import_module(module)
             for step in path.split("."):
                 value = getattr(value, step)
-        except _FOREIGN as error:
+        except FOREIGN as error:
             raise InvalidInputError(
                 f"{name} cannot be imported ({_describe_error(error)}): give the function itself, or start where its "
                 "module is found"
@@ -297,7 +290,7 @@ class FunctionCaller:
             yield self._call([each[first : first + rows] for each in inputs], rows)
         except WrongFunctionError:
             raise
-        except _FOREIGN as error:
+        except FOREIGN as error:
             if rows <= 1:
                 yield RowError(first, _describe_error(error))
                 return
@@ -315,7 +308,7 @@ class FunctionCaller:
                 return to_array(result, rows, self._dtype)
             except WrongFunctionError as error:
                 raise WrongFunctionError(f"{self._function.label}: {error}") from error
-            except _FOREIGN as error:
+            except FOREIGN as error:
                 if attempt == self._rules.retries or not self._is_retried(error):
                     raise
                 pause = min(self._rules.backoff_s * 2**attempt, LONGEST_BACKOFF_S) * random.uniform(0.5, 1)  # noqa: S311
@@ -432,6 +425,6 @@ def get_instance(function: ColumnFunction) -> Callable[..., Any]:
                 del _instances[other]
             try:
                 known = _instances[key] = (target, target())
-            except _FOREIGN as error:
+            except FOREIGN as error:
                 raise InvalidInputError(f"{function.label} cannot be made: {_describe_error(error)}") from error
         return known[1]

@@ -10,33 +10,37 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import InvalidInputError
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.column_filling import FillOptions, FillResult, fill_column
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, FunctionCaller, check_column_type
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.fill_progress import ReportFill
 from lancehouse.jobs.index_building import optimize_stale_indices
-from lancehouse.lake.column_states import count_states, describe_columns, error_records, find_field_id, read_failed_rows
-from lancehouse.lake.column_states import name_inputs as name_inputs
+from lancehouse.jobs.job import ReportFill
+from lancehouse.lake.column_states import (
+    count_states,
+    describe_columns,
+    error_records,
+    find_field_id,
+    name_inputs,
+)
 from lancehouse.lake.commits import commit, locate_table
-from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.dataset import TableRef, empty_dataset, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import VersionSelector, empty_dataset
+from lancehouse.lake.row_changes import ATTEMPTS, retry_conflicts
 from lancehouse.schema.definitions import (
-    COMPANION,
     COMPANION_TYPE,
     COMPUTED,
     ColumnDefinition,
     companion_name,
     definitions,
+    require_free_names,
 )
-from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 10
 SAMPLE = 16
 """Number of rows with which a function is called to learn the type of its column."""
 
@@ -54,8 +58,9 @@ def define_columns(
     if not functions:
         raise InvalidInputError("columns: name at least one")
     table = address.to_ref()
-    for attempt in range(ATTEMPTS):
-        pinned = PinnedVersion.resolve(address, VersionSelector())
+
+    def attempt() -> int:
+        pinned = PinnedVersion.resolve(address)
         _, dataset = pinned.open()
         existing = definitions(dataset.schema)
         fields: list[pa.Field[Any]] = []
@@ -74,15 +79,12 @@ def define_columns(
                 replaced += [name] if definition.since != existing[name].since else []
             if definition.companion not in dataset.schema.names:
                 fields.append(pa.field(definition.companion, COMPANION_TYPE))
-        try:
-            version = _store(table, dataset, fields, changed)
-            for name in replaced:  # rows for which the earlier function failed are filled again
-                error_records(locate_table(table), find_field_id(dataset, name)).clear()
-            return version
-        except ConcurrentModificationError:
-            if attempt == ATTEMPTS - 1:
-                raise
-    raise AssertionError("each attempt ends above")
+        version = _store(table, dataset, fields, changed)
+        for name in replaced:  # rows for which the earlier function failed are filled again
+            error_records(locate_table(table), find_field_id(dataset, name)).clear()
+        return version
+
+    return retry_conflicts(address, attempt)
 
 
 def plan_definition(
@@ -101,10 +103,8 @@ def plan_definition(
         TableColumnNotFoundError: an input does not exist.
     """
     names = dataset.schema.names
-    if name.startswith(COMPANION):
-        raise InvalidInputError(f"{name}: names that begin with {COMPANION} are taken")
-    if missing := [each for each in function.inputs if each not in names]:
-        raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(names)}")
+    require_free_names([name])
+    require_columns(table, function.inputs, names)
     if name in names and existing is None:
         raise InvalidInputError(f"{table} has a column {name} that is not computed; choose another name, or drop it")
     if name in function.inputs:
@@ -353,12 +353,3 @@ def list_columns(table: TableRef) -> pa.Table:
             {**asdict(column), **asdict(count_states(dataset, column.column))} for column in describe_columns(dataset)
         ]
     return pa.Table.from_pylist(rows, COLUMNS)
-
-
-def list_errors(table: TableRef, name: str, columns: Sequence[str]) -> pa.Table:
-    """Return the rows for which the function of a column has failed: row id, `columns`, state, version, exception.
-
-    Raises:
-        InvalidInputError: the column is not computed.
-    """
-    return read_failed_rows(table, name, columns)

@@ -19,6 +19,9 @@ T = TypeVar("T")
 is_repeated: ContextVar[bool] = ContextVar("is_repeated", default=False)
 """Whether an earlier attempt at the piece that is at work has failed; engines that repeat pieces set it."""
 
+PIECES_EACH = 4
+"""Number of pieces for each that runs at once, where some take longer than others."""
+
 LOCAL_BYTES = 10 << 30
 """Up to this size of the data, commands use a `LocalEngine` unless the user chooses; above it, Spark if installed."""
 
@@ -65,6 +68,11 @@ class Engine(Protocol):
         Raises:
             LanceNamespaceError: what `work` raised. No piece is at work any more, unless its process was lost.
         """
+
+
+def spread(items: Sequence[T], groups: int) -> list[Sequence[T]]:
+    """Deal items out to at most so many groups, each of them a piece; neighbours, often alike, go to several."""
+    return [items[first::groups] for first in range(min(groups, len(items)))]
 
 
 class LocalEngine:

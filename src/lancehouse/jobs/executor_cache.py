@@ -83,6 +83,7 @@ def share(key: Sequence[object], job: str, ask: Callable[[], Json]) -> Json:
     file = folder / blake2b(json.dumps(key, default=str).encode(), digest_size=16).hexdigest()
     if (answer := _read(file, job)) is not None:
         return answer
+    # Who waited for the lock finds the answer of the worker that had it.
     with _lock(file.with_suffix(".lock")):
         if (answer := _read(file, job)) is None:
             answer = ask()

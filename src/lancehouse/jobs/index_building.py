@@ -46,11 +46,10 @@ from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
 from lancehouse.jobs.orphans import require_latest
 from lancehouse.lake.commits import locate_table
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, empty_dataset
 from lancehouse.lake.errors import clean_message, find_error_class, translate_errors
 from lancehouse.lake.manifests import STAGING
 from lancehouse.lake.operations import ALIASES, SCALAR, VECTOR, default_sub_vectors
-from lancehouse.lake.scans import empty_dataset
 
 PQ_BITS = 8
 """Lance's default number of bits for product quantization."""

@@ -30,11 +30,11 @@ from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.job import Job, JobProgress, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
 from lancehouse.jobs.lineage_events import DatasetName, Inputs, observe_run
-from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
 from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
+from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
     RUN,
@@ -47,8 +47,9 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
+from lancehouse.lake.dataset import empty_dataset
+from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.scans import empty_dataset
 from lancehouse.modes import parse_choice
 from lancehouse.schema.blob_references import find_references, with_bytes
 from lancehouse.schema.walk import check_types, nullable_hint
@@ -343,6 +344,7 @@ def plan_ingest(
         empty_dataset(schema, how.layout.data_storage_version)
     if dataset is None:
         declare_table(table)
+    # Rows that were written for other columns, or other field ids, cannot be committed: these make another job.
     columns = str(dataset.lance_schema if dataset is not None and adds else schema)
     job = replace(request.family, id=f"{request.family.id}{_digest(columns, request.rows)}")
     task = IngestTask(job, source.schema, transform, schema, "append" if adds else "overwrite", how)

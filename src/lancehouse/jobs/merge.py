@@ -41,8 +41,8 @@ from lancehouse.jobs.merge_keys import (
     merge_small_source,
     read_keys,
 )
-from lancehouse.jobs.schema_evolution import evolve_columns, retry_changed_columns
 from lancehouse.jobs.sources.schemas import conform
+from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
     ColumnsChangedError,
@@ -51,7 +51,7 @@ from lancehouse.lake.commits import (
     find_version_of_run,
     locate_table,
 )
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import OFFSET_BITS, TableRef
 from lancehouse.lake.row_changes import (
     ADDRESS,
     ROW,
@@ -62,7 +62,7 @@ from lancehouse.lake.row_changes import (
     offsets_by_fragment,
     retry_conflicts,
 )
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 from lancehouse.schema.definitions import definitions
 from lancehouse.schema.walk import check_types, relax_nullability
 
@@ -321,7 +321,7 @@ def _merge(
 ) -> ChangeResult:
     table = address.to_ref()
     try:
-        pinned = PinnedVersion.resolve(address, VersionSelector())
+        pinned = PinnedVersion.resolve(address)
     except TableNotFoundError:
         locate_table(table)  # raises unless it is at least declared
         return _create_first_version(address, rows.prepare(keys, None), keys, rules, how, shuffle)
@@ -340,9 +340,10 @@ def _merge(
     if how.evolves and rules.writes:
         evolving = rows
         if evolve_columns(address, lambda before: evolving.incoming_schema(how, before), evolving.require_fit):
-            pinned = PinnedVersion.resolve(address, VersionSelector())
+            pinned = PinnedVersion.resolve(address)
             _, dataset = pinned.open()
             schema = dataset.schema
+    # This job owns the files of the rows to merge, which all attempts share; each attempt has another for its own.
     job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
         mode = "append" if rules.writes else "overwrite"
@@ -414,7 +415,7 @@ class _MergeRun:
     def attempt(self, used: list[NewFragment]) -> ChangeResult:
         """Try to merge once; set `used` to the pieces of the source that go into the table unchanged."""
         used.clear()
-        pinned = PinnedVersion.resolve(self.address, VersionSelector())
+        pinned = PinnedVersion.resolve(self.address)
         table, dataset = pinned.open()
         if self.how.run is not None and (done := find_version_of_run(table, self.how.run, after=self.base)) is not None:
             return ChangeResult(done)  # the same run, which somebody else has repeated meanwhile
@@ -473,7 +474,7 @@ class _MergeRun:
             return []
         if self.shuffle is not None:
             return self.shuffle.select(matches, work)
-        pieces = pc.shift_right(matches.column(SOURCE), pa.scalar(32, pa.int64()))
+        pieces = pc.shift_right(matches.column(SOURCE), pa.scalar(OFFSET_BITS, pa.int64()))
         by_piece = matches.select([SOURCE, ROW]).add_column(0, PIECE, pieces).sort_by(PIECE)
         groups = [by_piece.filter(pc.field(PIECE) == number) for number in pc.unique(pieces).to_pylist()]
         texts = self.engine.run(groups, lambda group: work.select_rows(iter(group.to_batches())))

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance_namespace.errors import (
     InvalidInputError,
-    TableColumnNotFoundError,
 )
 from pyarrow import acero
 
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import NewFragment, TableLocation, parse_new_fragments
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.row_changes import (
     ADDRESS,
@@ -37,6 +36,7 @@ from lancehouse.lake.row_changes import (
     offsets_by_fragment,
 )
 from lancehouse.lake.scans import FragmentRange, Scan
+from lancehouse.schema.walk import require_columns
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -104,9 +104,8 @@ def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
     """
     if not on or len(set(on)) < len(on):
         raise InvalidInputError("on: name the columns that are the key, each once")
+    require_columns(table, on, schema.names)
     for name in on:
-        if name not in schema.names:
-            raise TableColumnNotFoundError(f"{table} has no column {name}; it has {', '.join(schema.names)}")
         if has_blobs(schema.field(name)) or _find_comparison(schema.field(name).type) is None:
             raise InvalidInputError(
                 f"column {name} cannot be a key: values of type {schema.field(name).type} are not compared"
@@ -205,7 +204,7 @@ class MergeSource:
 
     def select_all(self, matches: Any) -> Iterator[SelectedRows]:
         """Yield all pieces unchanged; each match, given by the address of its row, counts as one updated row."""
-        updated = np.bincount(matches >> 32, minlength=len(self.pieces))
+        updated = np.bincount(matches >> OFFSET_BITS, minlength=len(self.pieces))
         for number, (piece, rows) in enumerate(zip(self.pieces, self.rows, strict=True)):
             yield SelectedRows(number, piece, (), rows - int(updated[number]), int(updated[number]))
 
@@ -283,7 +282,7 @@ def _differs_from_previous(rows: pa.Table, names: Sequence[str]) -> Any:
 
 def format_key(table: TableRef, rows: lance.LanceDataset, on: Sequence[str], address: int) -> str:
     """Return the key of a row as text for an error message."""
-    part = FragmentRange(address >> 32, address & 0xFFFFFFFF, 1)
+    part = FragmentRange(address >> OFFSET_BITS, address & OFFSET, 1)
     [row] = pa.Table.from_batches(Scan(tuple(on)).batches(table, rows, [part])).to_pylist()
     return ", ".join(f"{name}={value!r}" for name, value in row.items())
 
@@ -449,7 +448,7 @@ class RowSelector:
             row_ids: ids of the matched rows of the table, in the same order.
         """
         piece, size = self.source.pieces[number], self.source.rows[number]
-        offsets = addresses & 0xFFFFFFFF
+        offsets = addresses & OFFSET
         matches = np.bincount(offsets, minlength=size)
         updated = matches if self.rules.updates else np.zeros_like(matches)
         inserted = (matches == 0).astype(np.int64) if self.rules.inserts else np.zeros_like(matches)

@@ -25,14 +25,15 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, La
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.job import FOLDER as RECORDS
 from lancehouse.lake.commits import TableLocation, locate_table
-from lancehouse.lake.dataset import MAIN, TableRef, delete_file, local_folder, parse_version
+from lancehouse.lake.dataset import MAIN, TableRef, delete_file, parse_version
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.job_records import FOLDER as RECORDS
 from lancehouse.lake.manifests import Manifest, ManifestStore
 from lancehouse.lake.versions import list_manifests
+from lancehouse.locations import local_folder
+from lancehouse.schema.definitions import definitions
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class CleanupResult:
     bytes: int
     tagged: tuple[str, ...] = ()
     """Tags that keep versions which are old enough to be removed."""
+    left: int = field(default=0, compare=False)
+    """Versions that are left."""
 
 
 class StoredFile(NamedTuple):
@@ -168,9 +171,11 @@ def cleanup(
         result = act(older_than=older_than, error_if_tagged_old_versions=False, **more)
     stats = result.stats if dry_run else result
     if at.is_managed and not dry_run:
+        stored = _stored_versions(table, at) if stats.old_versions else before
         # Not only those that were removed now: an earlier call may have failed after it had removed some.
-        _forget_versions(table, sorted(set(range(1, max(before, default=1))) - _stored_versions(table, at)))
-    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged)
+        _forget_versions(table, sorted(set(range(1, max(before, default=1))) - stored))
+    left = len(before) - stats.old_versions
+    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=left)
 
 
 def remove_orphans(

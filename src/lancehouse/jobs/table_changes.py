@@ -1,10 +1,10 @@
-"""Create, rename, drop and alter tables, and their tags, branches and properties: all that touches no rows."""
+"""Create, rename, drop and alter tables, also so that other rows fit; their tags, branches and properties."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import lance
 import pyarrow as pa
@@ -13,7 +13,6 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     NamespaceNotFoundError,
     TableAlreadyExistsError,
-    TableColumnNotFoundError,
     TableNotFoundError,
     TableSchemaValidationError,
     TableTagNotFoundError,
@@ -22,18 +21,17 @@ from lance_namespace.errors import (
 from lancehouse.catalog_walk import CatalogCalls
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.column_functions import definitions
-from lancehouse.jobs.job import declare_table, undo_declaration
+from lancehouse.jobs.job import WriteOptions, declare_table, undo_declaration
 from lancehouse.lake import commits
-from lancehouse.lake.column_states import error_records, find_field_id
-from lancehouse.lake.commits import locate_table
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.column_states import error_records, find_field_id, name_inputs
+from lancehouse.lake.commits import ColumnsChangedError, locate_table
+from lancehouse.lake.dataset import TableRef, VersionSelector, empty_dataset
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.row_changes import retry_conflicts
-from lancehouse.lake.scans import COMPANION, VersionSelector, empty_dataset
+from lancehouse.lake.row_changes import ATTEMPTS, retry_conflicts
 from lancehouse.properties import MANAGED_BY, STORAGE_PREFIX, TABLE_TYPE
-from lancehouse.schema.evolution import WIDER, is_widening
-from lancehouse.schema.walk import check_types
+from lancehouse.schema.definitions import COMPANION, definitions, require_free_names
+from lancehouse.schema.evolution import WIDER, SchemaEvolution, is_widening, plan_evolution
+from lancehouse.schema.walk import check_types, no_column_error
 from lancehouse.secrets import redact_properties
 
 logger = logging.getLogger(__name__)
@@ -142,9 +140,8 @@ def add_null_columns(address: TableAddress, schema: pa.Schema) -> int:
     """
     check_types(schema)
     empty_dataset(schema)
+    require_free_names(schema.names)
     for field in schema:
-        if field.name.startswith(COMPANION):
-            raise InvalidInputError(f"{field.name}: names that begin with {COMPANION} are taken")
         if not field.nullable:
             raise TableSchemaValidationError(f"column {field.name} is null in the rows that exist: it must be nullable")
     fields = {field.name.lower(): field.name for field in schema}
@@ -179,8 +176,8 @@ def drop_columns(address: TableAddress, columns: Sequence[str]) -> int:
         _require_columns(table, dataset, columns)
         touched = {_top_level(name) for name in names}
         dependents = {
-            name: sorted(touched & {known for _, known in _inputs(dataset, name)})
-            for name in defined
+            name: touched.intersection(name_inputs(dataset, definition))
+            for name, definition in defined.items()
             if name not in names
         }
         broken = _find_broken_sql(dataset, names, lambda empty: empty.drop_columns(names))
@@ -213,8 +210,7 @@ def rename_columns(address: TableAddress, names: Mapping[str, str]) -> int:
     for path, name in names.items():
         if not name or "." in name or "`" in name or "\0" in name:
             raise InvalidInputError(f"{path} cannot be called {name!r}: no dot, no backquote, and at least one letter")
-        if COMPANION in (path[: len(COMPANION)], name[: len(COMPANION)]):
-            raise InvalidInputError(f"{path}: names that begin with {COMPANION} are taken")
+        require_free_names((path, name))
 
     def rename(table: TableRef, dataset: lance.LanceDataset) -> None:
         _require_columns(table, dataset, list(names))
@@ -287,16 +283,7 @@ def _top_level(path: str) -> str:
 
 def _require_columns(table: TableRef, dataset: lance.LanceDataset, paths: Sequence[str]) -> None:
     if missing := [path for path in paths if dataset.lance_schema.field(path) is None]:
-        raise TableColumnNotFoundError(
-            f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
-        )
-
-
-def _inputs(dataset: lance.LanceDataset, computed: str) -> list[tuple[int, str]]:
-    """Return the inputs of a computed column by the names that they have now."""
-    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
-    inputs = definitions(dataset.schema)[computed].inputs
-    return [(number, names.get(number, known)) for number, known in inputs]
+        raise no_column_error(table, missing, dataset.schema.names)
 
 
 def _find_broken_sql(
@@ -439,3 +426,75 @@ def _update_config(address: TableAddress, values: Mapping[str, str | None]) -> i
 
 def _is_of_entry(key: str) -> bool:
     return key in (MANAGED_BY, TABLE_TYPE) or key.startswith(STORAGE_PREFIX)
+
+
+# Columns that evolve so that rows with other columns fit, before these are written
+
+
+OTHER_COLUMNS = "Append with different schema"
+"""What Lance says of rows that are written for other types than a table has by now."""
+
+T = TypeVar("T")
+
+
+def plan_columns(schema: pa.Schema, incoming: pa.Schema) -> SchemaEvolution:
+    """Return how the columns of a table have to change for rows with other columns. Computed columns stay.
+
+    Raises:
+        TableSchemaValidationError: they cannot; the message names the columns.
+    """
+    computed = definitions(schema)
+    evolution = plan_evolution(schema, incoming, [*computed, *(each.companion for each in computed.values())])
+    require_free_names(evolution.new.names)
+    return evolution
+
+
+def evolve_columns(
+    address: TableAddress,
+    plan: Callable[[pa.Schema], pa.Schema],
+    check: Callable[[pa.Schema], object] = lambda _: None,
+) -> bool:
+    """Change the columns of a table so that some rows fit; return whether there was anything to do.
+
+    New columns are one commit, which writes no data. Wider types are another, before it, which writes these columns
+    again in this process. If this fails in between, the table is whole, and the same call goes on. Of several writers
+    that do this at once, each sees what the others have done.
+
+    Args:
+        address: the table.
+        plan: returns the columns of the rows, given those of the table.
+        check: called with the columns that the table will have, before anything is changed; raises if the rows do not
+            fit them.
+
+    Raises:
+        TableSchemaValidationError: the columns cannot evolve so; nothing was changed.
+        ConcurrentModificationError: others kept changing the table.
+    """
+
+    def attempt() -> bool:
+        with address.to_ref().dataset() as dataset:
+            evolution = plan_columns(dataset.schema, plan(dataset.schema))
+            check(evolution.target)
+            if not evolution:
+                return False
+            empty_dataset(evolution.target)
+            if evolution.wider:
+                dataset.alter_columns(*({"path": path, "data_type": to} for path, to in evolution.wider.items()))
+            if evolution.new.names:
+                dataset.add_columns(evolution.new)
+            logger.info("%s: columns evolved in version %d", address, dataset.version)
+            return True
+
+    return retry_conflicts(address, attempt)
+
+
+def retry_changed_columns(how: WriteOptions, attempt: Callable[[], T]) -> T:
+    """Write rows again, where columns may evolve, if somebody else has changed a type meanwhile."""
+    for _ in range(ATTEMPTS - 1 if how.evolves else 0):
+        try:
+            return attempt()
+        except (ColumnsChangedError, TableSchemaValidationError) as error:
+            if isinstance(error, TableSchemaValidationError) and OTHER_COLUMNS not in str(error):
+                raise
+            logger.info("the rows are written again: %s", error)
+    return attempt()

@@ -27,11 +27,12 @@ from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
 from lancehouse.lake.chunked_scan import group_up_to
 from lancehouse.lake.commits import TableLocation, locate_table
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset_files import is_table_file
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import Manifest, ManifestStore
-from lancehouse.lake.removal import is_table_file
 from lancehouse.lake.versions import list_manifests
+from lancehouse.locations import local_folder
 
 BYTES_A_TASK = 256 * 2**20
 """Largest total size of the files of a task, unless a single file is larger."""

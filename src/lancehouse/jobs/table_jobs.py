@@ -17,10 +17,9 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError
 from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
+from lancehouse.jobs import columns as columns_jobs
 from lancehouse.jobs import (
-    column_updates,
     compaction,
-    computed_columns,
     index_building,
     ingest,
     merge,
@@ -29,24 +28,24 @@ from lancehouse.jobs import (
     table_changes,
     views,
 )
-from lancehouse.jobs import columns as columns_jobs
 from lancehouse.jobs import recall as recall_jobs
 from lancehouse.jobs import search as search_jobs
 from lancehouse.jobs.address import PinnedVersion, TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
-from lancehouse.jobs.column_updates import ColumnUpdateResult
-from lancehouse.jobs.computed_columns import Function
+from lancehouse.jobs.columns_once import Function, add_columns_once
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
-from lancehouse.jobs.fill_progress import ReportFill
 from lancehouse.jobs.index_building import BuiltIndex
-from lancehouse.jobs.job import ChangeResult, WriteOptions
+from lancehouse.jobs.job import ChangeResult, ReportFill, WriteOptions
 from lancehouse.jobs.merge_keys import MergeRules
+from lancehouse.jobs.row_changes import ColumnUpdateResult
 from lancehouse.jobs.sources.formats import ALL_OPTIONS
 from lancehouse.jobs.views import RefreshResult
+from lancehouse.lake.column_states import read_failed_rows
 from lancehouse.lake.commits import FileLayout
+from lancehouse.lake.dataset import VersionSelector
 from lancehouse.lake.foreign_tables import ClientCalls
-from lancehouse.lake.scans import BLOB_FORMS, VersionSelector
+from lancehouse.lake.scans import BLOB_FORMS
 from lancehouse.lake.search import Search, plan_search
 from lancehouse.lake.vector_search import SearchEffort
 from lancehouse.schema.spark import parse_field, parse_schema
@@ -435,7 +434,7 @@ class TableJobs:
         """
         source, keys = merge.ArrowRows(check_arrow(rows)), check_names("on", on)
         write_options = parse_write_options("update_columns", how)
-        return column_updates.update_columns(self._engine, self._address(table), source, keys, write_options)
+        return row_changes.update_columns(self._engine, self._address(table), source, keys, write_options)
 
     # Search
 
@@ -566,7 +565,7 @@ class TableJobs:
         """
         named, file, keeps = some_text("column", column), some_text("plot", plot), check_flag("keep", keep)
         probes, factors = check_numbers("nprobes", nprobes), check_numbers("refine_factor", refine_factor)
-        pinned = PinnedVersion.resolve(self._address(table), VersionSelector())
+        pinned = PinnedVersion.resolve(self._address(table))
         measured = recall_jobs.measure_recall(self._engine, pinned, named, queries, k, probes, factors)
         if file is not None:
             title = f"{pinned.address}: recall@{k} of {queries} queries"
@@ -576,6 +575,7 @@ class TableJobs:
         return self._to_frame(measured)
 
     def _to_frame(self, rows: pa.Table) -> Any:
+        """Return rows as the caller gets them; a DataFrame with Spark."""
         return rows
 
     # Computed columns
@@ -613,7 +613,7 @@ class TableJobs:
         if not any(map(is_column_function, columns.values())):
             if how:
                 raise InvalidInputError(f"{', '.join(how)}: only for functions that @lancehouse.column has marked")
-            return computed_columns.add_columns(self._engine, self._address(table), columns, reads)
+            return add_columns_once(self._engine, self._address(table), columns, reads)
         if reads is not None:
             raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
         functions = parse_functions(columns)
@@ -682,7 +682,7 @@ class TableJobs:
 
     def computed_columns(self, table: TableName) -> Any:
         """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
-        return columns_jobs.list_columns(self._address(table).to_ref())
+        return self._to_frame(columns_jobs.list_columns(self._address(table).to_ref()))
 
     def column_errors(self, table: TableName, column: str, columns: Names = ()) -> Any:
         """Return the rows for which the function of a column has failed: row id, state, version and exception.
@@ -693,7 +693,7 @@ class TableJobs:
             columns: further columns of the rows, such as their keys.
         """
         ref, keys = self._address(table).to_ref(), check_names("columns", columns)
-        return columns_jobs.list_errors(ref, check_text("column", column), keys)
+        return self._to_frame(read_failed_rows(ref, check_text("column", column), keys))
 
     # Materialized views
 
@@ -740,7 +740,8 @@ class TableJobs:
             view: id of the view.
             columns: columns of the source's rows to return, such as their keys.
         """
-        return views.list_view_errors(self._address(check_table("view", view)), check_names("columns", columns))
+        address, keys = self._address(check_table("view", view)), check_names("columns", columns)
+        return self._to_frame(views.list_view_errors(address, keys))
 
     def refresh(self, view: TableName, function: Any = None, **how: Any) -> RefreshResult:
         """Make the rows of a view again that came of rows which are new, changed or deleted since.
@@ -757,7 +758,7 @@ class TableJobs:
 
     def lineage(self, table: TableName) -> Any:
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
-        return views.list_lineage(self._address(table))
+        return self._to_frame(views.list_lineage(self._address(table)))
 
     def ingest(
         self,

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Self
 from uuid import uuid4
@@ -19,29 +20,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance_namespace.errors import (
-    ConcurrentModificationError,
     InvalidInputError,
     NamespaceNotFoundError,
     PermissionDeniedError,
     TableAlreadyExistsError,
-    TableColumnNotFoundError,
     TableNotFoundError,
     TableVersionNotFoundError,
 )
 
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import FILLED_FROM, TASKS_EACH, FillOptions
+from lancehouse.jobs.column_filling import FILLED_FROM, FillOptions
 from lancehouse.jobs.column_functions import ColumnFunction, FunctionCaller, check_column_type
-from lancehouse.jobs.columns import name_inputs
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.fill_progress import ReportFill, watch_fill
 from lancehouse.jobs.fingerprints import json_digest
 from lancehouse.jobs.index_building import optimize_stale_indices
-from lancehouse.jobs.job import Job, declare_table
-from lancehouse.lake.changes import OFFSET_BITS, changed_since, read_row_ids, require_stable_row_ids
+from lancehouse.jobs.job import Job, ReportFill, declare_table, watch_fill
+from lancehouse.lake.changes import changed_since, read_row_ids, require_stable_row_ids
 from lancehouse.lake.chunked_scan import has_blobs
-from lancehouse.lake.column_states import VIEW_ERRORS, parse_view_errors, view_error_records
+from lancehouse.lake.column_states import VIEW_ERRORS, name_inputs, parse_view_errors, view_error_records
 from lancehouse.lake.commits import (
     MESSAGE,
     RUN,
@@ -57,13 +54,12 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import TableRef, translate_refusals
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, VersionSelector, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.row_changes import ATTEMPTS, commit_rewrite, delete_rows, offsets_by_fragment
-from lancehouse.lake.scans import VersionSelector
+from lancehouse.lake.row_changes import commit_rewrite, delete_rows, offsets_by_fragment, retry_conflicts
 from lancehouse.schema.definitions import SOURCE_ROW, VIEW, VIEW_OF, ViewDefinition, definitions
-from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 
 REFRESHED = "lancehouse.view.refreshed"
 """Key of a table's configuration: the version of the source that the view shows, its transaction, how many rows failed,
@@ -113,7 +109,7 @@ def create_view(
         TableAlreadyExistsError: there is a table that is no view, or a view with other columns.
         InvalidInputError: the source has no stable row ids, or the function does not return lists.
     """
-    origin, dataset = PinnedVersion.resolve(source, VersionSelector()).open()
+    origin, dataset = PinnedVersion.resolve(source).open()
     require_stable_row_ids(origin, has_them=dataset.has_stable_row_ids)
     given, schema = plan_view(origin, dataset, source.id, columns, function, where)
     table = address.to_ref()
@@ -173,8 +169,7 @@ def plan_view(
     if function is not None:
         parts = (function.name, function.version, function.inputs, function.digest)
         definition = ViewDefinition(source, dict(columns), where, *parts)
-    if missing := [name for name in definition.inputs if name not in dataset.schema.names]:
-        raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}")
+    require_columns(table, definition.inputs, dataset.schema.names)
     with translate_errors(table, table.storage_options):
         scanner = dataset.scanner(columns=dict(definition.columns) or [], filter=definition.where, with_row_id=True)
         scanner.explain_plan()
@@ -225,29 +220,39 @@ def refresh_view(
 
     Raises:
         InvalidInputError: the table is no view, or the function is not its own.
+        PermissionDeniedError: its source is not among those of the options.
         ConcurrentModificationError: others kept changing the view, so that all attempts failed.
     """
     if options.rules.on_error == "null":
         raise InvalidInputError('on_error: a view has no value that could be null; "skip" leaves out rows that fail')
     table, begun = address.to_ref(), time.monotonic()
-    for attempt in range(ATTEMPTS):
+
+    def attempt() -> RefreshResult:
         dataset = table.open()
         definition = _require_definition(table, dataset.schema)
-        if function is None and definition.function:
-            function = ColumnFunction.load(definition.function, options.allowed)
-        if not definition.matches(function):
+        _require_source(table, definition, options.sources)
+        own = function
+        if own is None and definition.function:
+            own = ColumnFunction.load(definition.function, options.allowed)
+        if not definition.matches(own):
             raise InvalidInputError(
                 f"{table} is made by {definition.function} of version {definition.version}, and this is another "
                 "function, version or code; create_materialized_view takes it over"
             )
-        try:
-            result = _Refresh(engine, address, definition, function, options, report).run(dataset)
-            version = optimize_stale_indices(engine, address) if options.optimize_indices else result.version
-            return replace(result, version=max(version, result.version), seconds=time.monotonic() - begun)
-        except ConcurrentModificationError:
-            if attempt == ATTEMPTS - 1:
-                raise
-    raise AssertionError("each attempt ends above")
+        result = _Refresh(engine, address, definition, own, options, report).run(dataset)
+        version = optimize_stale_indices(engine, address) if options.optimize_indices else result.version
+        return replace(result, version=max(version, result.version), seconds=time.monotonic() - begun)
+
+    return retry_conflicts(address, attempt)
+
+
+def _require_source(table: TableRef, definition: ViewDefinition, allowed: Sequence[str] | None) -> None:
+    """Refuse a source that is not allowed: whoever writes a view names its source, and may have no right to read it."""
+    source = format_levels(definition.source)
+    if allowed is not None and not any(fnmatchcase(source, pattern) for pattern in allowed):
+        raise PermissionDeniedError(
+            f"{table} shows rows of {source}, and views of that are not refreshed here (--maintenance-sources)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +328,7 @@ class _Refresh:
             newest = dict(list(kept.items())[-MOST_FAILED:])
             rows = [[key, *error] for key, error in newest.items()]
             view_error_records(job.write_location()).record(VIEW_ERRORS, rows)
+        # After the commit of the rows. Who dies in between has left the records, by whose run the next call finds it.
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
             made_by = json_digest(self.definition.to_metadata())
             note = [pinned.version, pinned.transaction_uuid, len(kept), made_by, run]
@@ -362,8 +368,7 @@ class _Refresh:
                 for made in maker.make(job, pinned, fragment, first, storage_version):
                     yield made.to_json()
 
-        tasks = min(len(todo), self.options.max_concurrency or self.engine.parallelism * TASKS_EACH)
-        groups = [todo[each::tasks] for each in range(tasks)]
+        groups = self.options.spread(todo, self.engine)
         done = sum(each.rows for each in known)
 
         def count_done(records: Mapping[str, Any]) -> tuple[int, int]:
@@ -511,7 +516,7 @@ def _pin_source(source: TableAddress, version: int | None) -> PinnedVersion:
     try:
         return PinnedVersion.resolve(source, VersionSelector(version))
     except TableVersionNotFoundError:
-        return PinnedVersion.resolve(source, VersionSelector())
+        return PinnedVersion.resolve(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,7 +580,7 @@ class RowMaker:
             if made.num_rows:
                 yield made
             if self.options.is_checkpoint_due(part.rows, time.monotonic() - begun):
-                part.end = (batch.column("_rowaddr")[-1].as_py() & (2**OFFSET_BITS - 1)) + 1
+                part.end = (batch.column("_rowaddr")[-1].as_py() & OFFSET) + 1
                 return
 
     def _expand(self, batch: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
@@ -645,6 +650,7 @@ def _take_over(records: Mapping[str, Any], version: int, at: TableLocation) -> l
     lost = find_lost_fragments({piece for each in found for piece in each.pieces}, at)
     by_start = {(each.fragment, each.first): each for each in found if lost.isdisjoint(each.pieces)}
     taken = []
+    # Without gaps: what comes after a part that is lost is made again with it, as nobody knows where that ended.
     for fragment in {each.fragment for each in found}:
         first: int | None = 0
         while first is not None and (made := by_start.get((fragment, first))) is not None:

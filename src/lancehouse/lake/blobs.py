@@ -21,10 +21,9 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse import locations
 from lancehouse.identifiers import format_levels
 from lancehouse.lake.confinement import require_no_link
-from lancehouse.lake.dataset import MAIN, TableRef, require_below
+from lancehouse.lake.dataset import MAIN, OFFSET_BITS, TableRef, require_below
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.schema.blob_references import REFERENCE
-from lancehouse.schema.blob_references import is_blob as is_blob
+from lancehouse.schema.blob_references import REFERENCE, is_blob
 from lancehouse.schema.walk import field_ids
 
 ROW_ADDRESS = "_rowaddr"
@@ -116,7 +115,7 @@ class BlobReader:
                 # The description of a blob that is a whole file has no size.
                 size = size or self._dataset.take_blobs(".".join(path), addresses=[addresses[row]])[0].size()
             else:
-                base, file = self._locate_own(addresses[row] >> 32, path, kind, description.get("blob_id", 0))
+                base, file = self._locate_own(addresses[row] >> OFFSET_BITS, path, kind, description.get("blob_id", 0))
             yield _BlobRange(row, base, file, position, size)
 
     def _locate_external(self, uri: str, base: int) -> tuple[str, str]:

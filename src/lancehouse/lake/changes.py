@@ -1,4 +1,4 @@
-"""Changes of rows between versions: which rows a version inserted, updated or deleted, by stable row ids.
+"""Changes between versions: the rows that each version added; with stable row ids, those it updated and deleted too.
 
 Lance keeps of each row the version that created it and the one that last changed it. Deleted rows are those whose ids
 the version before had. Values of computed columns are no changes of their rows.
@@ -7,28 +7,195 @@ the version before had. Values of computed columns are no changes of their rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import lance
 import numpy as np
-from lance_namespace.errors import InvalidInputError
+from lance.fragment import FragmentMetadata
+from lance_namespace.errors import (
+    InvalidInputError,
+    InvalidTableStateError,
+    TableVersionNotFoundError,
+    UnsupportedOperationError,
+)
 
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import OFFSET_BITS, TableRef, find_field_ids
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import AddedFragment, Increment, checkout, read_each_version, read_increment
+from lancehouse.lake.versions import find_recorded_transaction
+from lancehouse.schema.definitions import COMPANION, COMPUTED
 
 CREATED = "_row_created_at_version"
 UPDATED = "_row_last_updated_at_version"
 """Lance's columns with the versions that created and last changed a row, where the table has stable row ids."""
 INSERT, UPDATE, DELETE = "insert", "update_postimage", "delete"
 """Kinds of changes, as Delta and Iceberg call them."""
-OFFSET_BITS = 32
-"""A row's address is its fragment's id, and in the lower bits its position there."""
 
 _Done = lance.LanceOperation
 _REWRITES = (_Done.Update, _Done.Delete, _Done.Overwrite, _Done.DataOverlay)
 """Operations that may change or remove rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFragment:
+    """A fragment that a version added, or in which it changed rows."""
+
+    id: int
+    rows: int
+    change: str | None = None
+    """What happened to the rows, one of the kinds above; None if all rows of the fragment are new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """The rows that a version added, as they were then: rows that were deleted later are included."""
+
+    version: int
+    fragments: tuple[AddedFragment, ...] = ()
+
+
+def latest_version(table: TableRef) -> int:
+    """Return the latest version."""
+    return int(table.open().version)
+
+
+def oldest_version(table: TableRef) -> int:
+    """Return the oldest version that still exists."""
+    with table.dataset() as dataset:
+        return min(int(each["version"]) for each in dataset.version_refs())
+
+
+def whole_version(table: TableRef, version: int) -> Increment:
+    """Return all rows of a version as an increment.
+
+    Raises:
+        TableVersionNotFoundError: the version no longer exists.
+    """
+    with table.dataset() as dataset:
+        return _to_increment(checkout(table, dataset, version))
+
+
+def read_increments(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
+    """Yield what each version added, oldest first; versions are read lazily.
+
+    Appends, inserts and updates add the rows that they wrote, an overwrite all of its rows. Compaction, indices,
+    deletions, new columns, values of computed columns and settings add none.
+
+    Args:
+        table: to read.
+        after: the last version that is not wanted.
+        upto: the last version that is wanted.
+        lossless: whether to fail at a version whose rows cannot be told; else it is skipped.
+
+    Raises:
+        TableVersionNotFoundError: a version was cleaned up.
+        UnsupportedOperationError: a version changed rows without recording which.
+        InvalidTableStateError: the table was created anew, and has no version `upto` yet.
+    """
+    return read_each_version(table, after, upto, lambda *at: read_increment(*at)[1], lossless=lossless)
+
+
+def read_each_version(
+    table: TableRef,
+    after: int,
+    upto: int,
+    read: Callable[[TableRef, lance.LanceDataset], Increment],
+    *,
+    lossless: bool = True,
+) -> Iterator[Increment]:
+    """Yield what is read of each version, oldest first. See `read_increments`."""
+    if after >= upto:
+        return
+    with table.dataset() as dataset:
+        if dataset.version < upto:
+            raise InvalidTableStateError(f"{table} was at version {upto} and is at {dataset.version}: it was made anew")
+        for version in range(after + 1, upto + 1):
+            try:
+                added = read(table, checkout(table, dataset, version))
+            except (TableVersionNotFoundError, UnsupportedOperationError):
+                if lossless:
+                    raise
+            else:
+                yield added
+
+
+def checkout(table: TableRef, dataset: lance.LanceDataset, version: int) -> lance.LanceDataset:
+    """Open another version.
+
+    Raises:
+        TableVersionNotFoundError: it was cleaned up.
+    """
+    try:
+        with translate_errors(table, table.storage_options):
+            return dataset.checkout_version(version)
+    except TableVersionNotFoundError as error:
+        raise TableVersionNotFoundError(f"version {version} of {table} was cleaned up") from error
+
+
+def read_increment(
+    table: TableRef, dataset: lance.LanceDataset, *, is_change: bool = False
+) -> tuple[lance.LanceOperation.BaseOperation | None, Increment]:
+    """Return the operation that created a version, and the rows that it added.
+
+    Args:
+        table: the table.
+        dataset: the version.
+        is_change: whether the caller finds by itself what an operation did that rewrote rows.
+    """
+    operation = _find_operation(dataset)
+    match operation:
+        case _Done.Append(fragments=new) | _Done.Update(new_fragments=new, fields_modified=[]):
+            return operation, _to_increment(dataset, new)
+        case _Done.Overwrite() | _Done.Clone():
+            return operation, _to_increment(dataset)
+        case _Done.Update(new_fragments=[], fields_modified=fields) if _computed_fields(dataset).issuperset(fields):
+            # Computed columns were filled: the rows are the same.
+            return None, Increment(dataset.version)
+        case _Done.Update() | _Done.DataOverlay() if is_change:
+            return operation, Increment(dataset.version)
+        case _Done.Update() | _Done.DataOverlay():
+            does = "changed values in place, and does not tell in which rows"
+        case _Done.Restore():
+            does = "restored an older one"
+        case None:
+            does = "does not tell how it was made"
+        case _:
+            return operation, Increment(dataset.version)
+    raise UnsupportedOperationError(f"version {dataset.version} of {table} {does}")
+
+
+def _computed_fields(dataset: lance.LanceDataset) -> set[int]:
+    """Return the field ids of computed columns and their companions."""
+    fields = dataset.schema
+    return find_field_ids(
+        dataset, {each.name for each in fields if COMPUTED in (each.metadata or {}) or each.name.startswith(COMPANION)}
+    )
+
+
+def _find_operation(dataset: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
+    """Return the operation that created a version; None if Lance has no record of it any more."""
+    transaction = find_recorded_transaction(dataset)
+    return None if transaction is None else transaction.operation
+
+
+def _to_increment(dataset: lance.LanceDataset, new: Iterable[FragmentMetadata] | None = None) -> Increment:
+    """Return the fragments of a version: all, or those in `new`.
+
+    A transaction knows its fragments by their files; ids are assigned when it is committed.
+    """
+    files = None if new is None else {file.path for fragment in new for file in fragment.files}
+    return Increment(
+        dataset.version,
+        tuple(
+            AddedFragment(fragment.fragment_id, fragment.count_rows())
+            for fragment in dataset.get_fragments()
+            if files is None or any(file.path in files for file in fragment.data_files())
+        ),
+    )
+
+
+# Rows that were inserted, updated or deleted, by stable row ids
 
 
 def require_stable_row_ids(table: TableRef, *, has_them: bool) -> None:
@@ -60,7 +227,7 @@ def read_row_ids(dataset: lance.LanceDataset, condition: str | None, fragments: 
 def read_changes(table: TableRef, after: int, upto: int, *, lossless: bool = True) -> Iterator[Increment]:
     """Yield what each version changed, oldest first: fragments with rows that were inserted, updated or deleted.
 
-    See `lake.scans.read_increments` for the arguments.
+    See `read_increments` for the arguments.
 
     Raises:
         InvalidInputError: the table has no stable row ids.

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 from lance.dataset import serialize_row_addrs
 
-from lancehouse.lake.blobs import BlobReader, is_blob
+from lancehouse.lake.blobs import BlobReader
+from lancehouse.lake.dataset import OFFSET_BITS
+from lancehouse.schema.blob_references import is_blob
 
 T = TypeVar("T")
 
@@ -249,7 +251,7 @@ def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Argume
     if dataset.has_stable_row_ids or INDEXED in dataset.scanner(filter=scan.filter, **arguments).explain_plan():
         yield from _scan_by_row_id(dataset, scan, arguments)
         return
-    yield from _slice_batches(_scan_filtered(dataset, scan.filter, arguments), scan.offset, scan.limit)
+    yield from slice_batches(_scan_filtered(dataset, scan.filter, arguments), scan.offset, scan.limit)
 
 
 def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
@@ -276,7 +278,7 @@ def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Argument
             more = {**arguments, "batch_size": size.batch}
             yield from _read_measured(dataset.scanner(fragments=run, filter=filter, **more), count, size)
             continue
-        above, first = run[0].fragment_id << 32, 0
+        above, first = run[0].fragment_id << OFFSET_BITS, 0
         while first < count:
             rows = range(above + first, above + min(first + size.rows, count))
             more = {**arguments, "batch_size": size.batch, "row_addr_allowlist": serialize_row_addrs(rows)}
@@ -322,7 +324,8 @@ def group_up_to(items: Iterable[T], size: Callable[[T], int], total: int, most: 
         yield group
 
 
-def _slice_batches(batches_in: Iterator[pa.RecordBatch], offset: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+def slice_batches(batches_in: Iterator[pa.RecordBatch], offset: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches after `offset`, at most `limit`."""
     left = limit
     for batch in batches_in:
         if left == 0:

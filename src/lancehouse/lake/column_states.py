@@ -15,8 +15,9 @@ from lance_namespace.errors import InvalidInputError
 from lancehouse.identifiers import quote_name
 from lancehouse.lake.commits import TableLocation, locate_table
 from lancehouse.lake.confinement import require_no_link
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.job_records import JobProgress
+from lancehouse.locations import local_folder
 from lancehouse.schema.definitions import FAILED, FILLED, SKIPPED, ColumnDefinition, ViewDefinition, definitions
 from lancehouse.schema.display import format_type
 from lancehouse.secrets import redact

@@ -30,13 +30,20 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.errors import CommitStateUnknownError
-from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, local_folder, translate_refusals
+from lancehouse.lake.dataset import (
+    StorageOptions,
+    TableRef,
+    delete_file,
+    empty_dataset,
+    find_field_ids,
+    translate_refusals,
+)
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.recall_notes import changes_notes
 from lancehouse.lake.row_streams import RowSource
-from lancehouse.lake.scans import empty_dataset, field_ids
 from lancehouse.lake.versions import find_transaction
+from lancehouse.locations import local_folder
 from lancehouse.schema import walk
 
 logger = logging.getLogger(__name__)
@@ -650,7 +657,7 @@ def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequ
     with table.dataset() as dataset:
         later = sorted(each["version"] for each in dataset.version_refs() if each["version"] > version)
         made = [known and known.operation for known in (find_transaction(dataset, each) for each in later)]
-        own = field_ids(dataset, columns)
+        own = find_field_ids(dataset, columns)
         if columns and later:
             before = set(dataset.checkout_version(version).schema.names)
             if not before ^ set(dataset.schema.names) <= set(columns):

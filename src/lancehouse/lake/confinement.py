@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -81,6 +82,27 @@ class ManifestsAlone:
 
     def require_blob(self, uri: str) -> None:
         """Refuse nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFilesAlone:
+    """A `Confinement` of a table to its own folder, for work that nobody asks for, and that no rights limit."""
+
+    reads_rows = True
+
+    def require_table(self, location: str, announced: Sequence[str] = ()) -> None:
+        """Refuse nothing: the caller has checked the location."""
+
+    def require_choice(self, location: str, announced: Sequence[str] = ()) -> None:
+        """Refuse nothing."""
+
+    def require_base(self, base: str) -> None:
+        """Refuse all: whoever wrote the table may have had no right to read there."""
+        raise outside_error("the table takes files from", base, "maintain it yourself, with rights to read there")
+
+    def require_blob(self, uri: str) -> None:
+        """Refuse all."""
+        raise outside_error("the table refers to", uri, "maintain it yourself, with rights to read there")
 
 
 def outside_error(what: str, location: str, remedy: str) -> OutsideConfinementError:

@@ -1,11 +1,12 @@
-"""Address of a Lance dataset (`TableRef`): open it, test whether it exists, read version, schema and statistics."""
+"""Address of a Lance dataset (`TableRef`), and which version is meant (`VersionSelector`): open and describe it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, time, timedelta
 from http import HTTPStatus
 from time import sleep
 from typing import Any, Protocol, Self, runtime_checkable
@@ -15,9 +16,16 @@ from urllib.request import Request, urlopen
 from zlib import crc32
 
 import lance
+import pyarrow as pa
 from lance.file import LanceFileSession
 from lance_namespace import LanceNamespace
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError
+from lance_namespace.errors import (
+    InvalidInputError,
+    LanceNamespaceError,
+    TableNotFoundError,
+    TableSchemaValidationError,
+    TableVersionNotFoundError,
+)
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
 
@@ -26,8 +34,7 @@ from lancehouse.credentials import azure_account, canonical_options
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.lake.confinement import Confinement, require_inside, require_no_links
 from lancehouse.lake.errors import translate_errors
-from lancehouse.locations import local_folder as local_folder
-from lancehouse.locations import parse
+from lancehouse.locations import local_folder, parse
 from lancehouse.schema.jsonarrow import to_jsonarrow
 
 MAIN = "main"
@@ -38,12 +45,18 @@ StorageOptions = Mapping[str, str]
 _MANIFEST = re.compile(r"(\d+)\.manifest")
 LAST_VERSION = 2**64 - 1
 """Names of the newer scheme (V2) count down from here, so that the latest version is listed first."""
+LARGEST_VERSION = 2**63 - 1
+"""Largest number by which Lance can be asked for a version."""
+OFFSET_BITS = 32
+OFFSET = 2**OFFSET_BITS - 1
+"""A row's address is its fragment's id, and in the lower bits, which this selects, its position there."""
 BRANCH_BITS = 31
 VERSION_BITS = 32
 _BRANCH = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _BLOB_HEADERS = {"x-ms-version": "2021-12-02"}
 _DELETE_ATTEMPTS = 4
 _DELETE_TIMEOUT_S = 30
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 
@@ -154,6 +167,80 @@ class TableRef:
         return named + "".join(f" {name} {value}" for name, value in at if value is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class VersionSelector:
+    """Selects a version of a table: by number, by tag or by time; the latest if none is given."""
+
+    version: int | None = None
+    tag: str | None = None
+    as_of: datetime | date | str | None = None
+    """A time, or ISO 8601 text; compared in milliseconds. Without a zone, it is in the local one.
+
+    A version counts from the very millisecond in which it was committed.
+    """
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
+            raise InvalidInputError("a table is read at a version, at a tag or as of a time: give one of them")
+        if self.version is not None and (not isinstance(self.version, int) or not 0 <= self.version <= LARGEST_VERSION):
+            raise InvalidInputError(f"a version is a number, not {self.version!r}")
+        if self.tag is not None and not isinstance(self.tag, str):
+            raise InvalidInputError(f"tag must be the name of a tag, not {self.tag!r}")
+        if self.as_of is not None:
+            _parse_time(self.as_of)
+
+    def open(self, table: TableRef) -> tuple[TableRef, lance.LanceDataset]:
+        """Open the selected version; return its address and the dataset.
+
+        Raises:
+            TableVersionNotFoundError, TableTagNotFoundError: there is no such version or tag.
+        """
+        if self.tag is not None:
+            with replace(table, tag=self.tag).dataset() as dataset:
+                tagged = dataset.tags.list()[self.tag]
+                return replace(table, version=tagged["version"], branch=tagged.get("branch")), dataset
+        if self.as_of is None:
+            try:
+                dataset = replace(table, version=self.version).open()
+            except TableVersionNotFoundError:
+                latest = table.open().version
+                gone = "; older ones were cleaned up" if 0 < (self.version or 0) < latest else ""
+                raise TableVersionNotFoundError(
+                    f"{table} has no version {self.version}; the latest is {latest}{gone}"
+                ) from None
+            return replace(table, version=dataset.version), dataset
+        as_of = _parse_time(self.as_of)
+        with table.dataset() as dataset:
+            before = [
+                each["version"] for each in dataset.versions() if to_millis(each["timestamp"]) <= to_millis(as_of)
+            ]
+        if not before:
+            raise TableVersionNotFoundError(f"{table} had no version yet at {as_of.isoformat()}")
+        ref = replace(table, version=max(before))
+        return ref, ref.open()
+
+
+def _parse_time(value: Any) -> datetime:
+    """Parse a time.
+
+    Raises:
+        InvalidInputError: it is not a time.
+    """
+    try:
+        match value:
+            case str():
+                return datetime.fromisoformat(value.strip()).astimezone()
+            case datetime():
+                return value.astimezone()
+            case date():
+                return datetime.combine(value, time()).astimezone()
+    except (ValueError, OverflowError):  # a time at either end of the calendar cannot be converted to another zone
+        pass
+    raise InvalidInputError(
+        f"as_of must be a time, as a datetime or as text such as '2026-01-31T12:00:00+00:00', not {value!r}"
+    )
+
+
 @runtime_checkable
 class RefusalReporter(Protocol):
     """A namespace that remembers why it refused a commit."""
@@ -219,6 +306,24 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     does not respond raise.
     """
     return TableRef(location, storage_options or {}).exists()
+
+
+def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) -> lance.LanceDataset:
+    """Create a dataset in memory with these columns and no rows, to find out what Lance makes of them.
+
+    Raises:
+        LanceNamespaceError: Lance cannot store such columns.
+    """
+    if "" in schema.names:
+        raise TableSchemaValidationError(
+            f"column {schema.names.index('') + 1} has no name (as pandas writes its index, unless told not to)"
+        )
+    if odd := [name for name in schema.names if "." in name or "`" in name]:
+        raise TableSchemaValidationError(
+            f"Lance takes no column with a dot or a backquote in its name, such as {odd[0]}"
+        )
+    with translate_errors("a table"):
+        return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
 
 
 def require_branch_name(name: str) -> None:
@@ -341,3 +446,23 @@ def from_snapshot_id(snapshot_id: int, branches: Iterable[str]) -> tuple[str | N
 def _branch_number(branch: str) -> int:
     """Return a 31-bit checksum of a branch's name, never 0: that is the main branch."""
     return crc32(branch.encode()) & (1 << BRANCH_BITS) - 1 or 1
+
+
+def to_millis(moment: datetime) -> int:
+    """Return a time in whole milliseconds since 1970, the unit of Iceberg and of Lance's interface.
+
+    A time without a zone is in the local zone, as with Lance and Python.
+    """
+    # Integer arithmetic: with floats, a quarter of all times in 2038 and 2039 come out a millisecond early.
+    return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+
+
+def find_field_ids(dataset: lance.LanceDataset, columns: Collection[str]) -> set[int]:
+    """Return the field ids of columns, and of what is in them."""
+    fields = [each for each in dataset.lance_schema.fields() if each.name() in columns]
+    numbers = set[int]()
+    while fields:
+        field = fields.pop()
+        numbers.add(field.id())
+        fields += field.children()
+    return numbers

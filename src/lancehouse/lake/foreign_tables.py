@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -37,6 +38,7 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import parse_staged_path
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.versions import root_path
+from lancehouse.properties import storage_options
 
 M = TypeVar("M", bound=BaseModel)
 D = TypeVar("D", DescribeTableResponse, DeclareTableResponse)
@@ -181,3 +183,40 @@ class ClientCalls(CatalogCalls):
 def no_operation_error(about: str, operation: str) -> UnsupportedOperationError:
     """Return the error for an operation that a catalog does not have."""
     return UnsupportedOperationError(f"{about}: this catalog has no {operation}")
+
+
+class _StorageOptionsNamespace:
+    """Wraps a namespace and adds storage options to its responses; options that it returns itself take precedence."""
+
+    def __init__(self, namespace: LanceNamespace, options: Mapping[str, str]) -> None:
+        self.wrapped = namespace
+        self._options = options
+
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+        return self._add_storage_options(self.wrapped.describe_table(request))
+
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
+        return self._add_storage_options(self.wrapped.declare_table(request))
+
+    def _add_storage_options(self, response: D) -> D:
+        return response.model_copy(update={"storage_options": {**self._options, **(response.storage_options or {})}})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+
+def with_storage_options(namespace: LanceNamespace, properties: Mapping[str, str]) -> LanceNamespace:
+    """Wrap a namespace so that it returns the `storage.*` options of its properties with each table, if it has any.
+
+    Our own clients return them anyway and are not wrapped.
+    """
+    options = storage_options(properties)
+    if not options or isinstance(namespace, TableOperations):
+        return namespace
+    return cast("LanceNamespace", _StorageOptionsNamespace(namespace, options))
+
+
+def is_directory(namespace: LanceNamespace | None) -> bool:
+    """Return whether a client is Lance's `dir`, whose names are those of folders."""
+    own = namespace.wrapped if isinstance(namespace, _StorageOptionsNamespace) else namespace
+    return type(own).__name__ == "DirectoryNamespace"

@@ -18,8 +18,9 @@ from uuid import uuid4
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake.dataset import StorageOptions, delete_file, local_folder
+from lancehouse.lake.dataset import StorageOptions, delete_file
 from lancehouse.lake.errors import translate_errors
+from lancehouse.locations import local_folder
 
 FOLDER = "_lancehouse"
 """Folder below a table's location that belongs to Lancehouse; Lance does not look there."""

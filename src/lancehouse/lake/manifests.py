@@ -25,16 +25,10 @@ import lance
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
-from lancehouse.lake.dataset import (
-    StorageOptions,
-    delete_file,
-    local_folder,
-    manifest_folder,
-    parse_version,
-    require_below,
-)
+from lancehouse.lake.dataset import StorageOptions, delete_file, manifest_folder, parse_version, require_below
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.history import to_iceberg_schema
+from lancehouse.locations import local_folder
 from lancehouse.properties import TOTAL_BYTES, TOTAL_FILES, TOTAL_ROWS
 from lancehouse.schema.iceberg import Json
 

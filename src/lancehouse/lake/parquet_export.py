@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import IO, Any, Self
@@ -18,8 +18,8 @@ from lancehouse.lake import chunked_scan
 from lancehouse.lake.blobs import BlobReader
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.schema.iceberg import to_iceberg
-from lancehouse.schema.lance_to_iceberg import iceberg_converter
+from lancehouse.lake.restricted_rows import RestrictedRows, VisiblePart
+from lancehouse.schema.iceberg import iceberg_converter, to_iceberg
 from lancehouse.schema.walk import field_ids
 
 Json = dict[str, Any]
@@ -58,21 +58,27 @@ class VersionExporter:
     table: TableRef
     _dataset: lance.LanceDataset = field(repr=False)
     _like: Json | None = field(default=None, repr=False)
+    _restricted: RestrictedRows | None = field(default=None, repr=False)
 
     @classmethod
-    def open(cls, table: TableRef, *, like: Json | None = None) -> Self:
+    def open(cls, table: TableRef, *, like: Json | None = None, part: VisiblePart | None = None) -> Self:
         """Open the version that an address names.
 
         Args:
             table: the address.
             like: the table's current schema, if the table was overwritten since this version. Lance then numbers
                 columns from 0 again, so a column that is not the same in both gets an id of its own.
+            part: what is exported of the table; None for all of it.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such table, version or
                 branch.
+            PermissionDeniedError: it cannot be told which part of this version is visible.
         """
-        return cls(table, table.open(), like)
+        if part is None:
+            return cls(table, table.open(), like)
+        restricted = part.open(table)
+        return cls(table, restricted.dataset, like, restricted)
 
     @cached_property
     def schema(self) -> Json:
@@ -90,13 +96,30 @@ class VersionExporter:
     def columns(self) -> Mapping[int, pa.Field[Any]]:
         """Columns of the dataset by Iceberg field id."""
         ids = [column["id"] for column in self.schema["fields"]]
-        return dict(zip(ids, self._dataset.schema, strict=True))
+        columns = dict(zip(ids, self._dataset.schema, strict=True))
+        if self._restricted is None:
+            return columns
+        shown = self._restricted.schema
+        return {key: shown.field(column.name) for key, column in columns.items() if column.name in shown.names}
 
     @cached_property
     def fragments(self) -> list[ExportFragment]:
-        """All fragments, in order."""
+        """All fragments, in order; of a part of a table, those with visible rows, numbered from 0."""
+        if self._restricted is not None:
+            policy = self._restricted.part.policy
+            named = policy.filter_columns | policy.masks.keys()
+            # A filter and masks are by name: another column of that name makes other copies of the same files.
+            columns = sorted((each["name"], each["id"]) for each in self.schema["fields"] if each["name"] in named)
+            return [_number(fragment, place, rows, columns) for place, (fragment, rows) in enumerate(self._visible)]
         with translate_errors(self.table, self.table.storage_options):
             return [_to_fragment(fragment) for fragment in self._dataset.get_fragments()]
+
+    @cached_property
+    def _visible(self) -> list[tuple[ExportFragment, int]]:
+        """The fragments with visible rows, and the number of these."""
+        assert self._restricted is not None
+        counts = [(each, self._restricted.count_in(each)) for each in self._dataset.get_fragments()]
+        return [(_to_fragment(fragment), rows) for fragment, rows in counts if rows]
 
     def has_matching_row(self, fragment: int, condition: str) -> bool:
         """Return whether any row of a fragment matches a condition in Lance's SQL."""
@@ -157,6 +180,10 @@ class VersionExporter:
     def _batches(
         self, fragment: ExportFragment, columns: list[pa.Field[Any]], rows: range, row_bytes: float
     ) -> Generator[pa.RecordBatch]:
+        if self._restricted is not None:
+            hidden = self._get_fragment(self._visible[fragment.id][0].id)
+            yield from self._restricted.read_fragment(hidden, [column.name for column in columns], rows)
+            return
         with translate_errors(self.table, self.table.storage_options):
             reader = BlobReader(self.table, self._dataset) if self.table.confinement else None
             yield from chunked_scan.read_fragment(self._get_fragment(fragment.id), columns, rows, row_bytes, reader)
@@ -189,6 +216,13 @@ def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
     return ExportFragment(
         fragment.fragment_id, size, fragment.count_rows(), sha256(described.encode()).hexdigest()[:32]
     )
+
+
+def _number(fragment: ExportFragment, place: int, rows: int, columns: Sequence[tuple[str, int]]) -> ExportFragment:
+    """Return a fragment as the part of it that is visible: its id would tell of those without visible rows."""
+    size = fragment.bytes * rows // max(fragment.rows, 1)
+    digest = sha256(json.dumps([fragment.digest, columns]).encode()).hexdigest()[:32]
+    return replace(fragment, id=place, bytes=size, rows=rows, digest=digest)
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

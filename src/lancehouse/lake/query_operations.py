@@ -187,14 +187,7 @@ class QueryOperations(LanceNamespace):
         """Yield the Arrow IPC file in parts, holding one at a time; the query is validated before the first part."""
         with _table_ref(self, request).dataset() as dataset:
             query_scanner = create_scanner(dataset, request)
-            sink = _PartSink()
-            schema = _without_dictionaries(query_scanner.projected_schema)
-            with pa.ipc.new_file(sink, schema) as file:
-                for batch in _in_values(_read_batches(dataset, request, query_scanner), schema):
-                    file.write_batch(batch)
-                    if sink.held >= PART_BYTES:
-                        yield sink.take()
-        yield sink.take()
+            yield from write_parts(query_scanner.projected_schema, _read_batches(dataset, request, query_scanner))
 
     def explain_table_query_plan(self, request: ExplainTableQueryPlanRequest) -> str:
         """Return the plan of a query. The request's id and branch take precedence over those inside its query."""
@@ -207,6 +200,18 @@ class QueryOperations(LanceNamespace):
         """Execute a query and return its plan with times and counts."""
         with _table_ref(self, request).dataset() as dataset:
             return str(create_scanner(dataset, request).analyze_plan())
+
+
+def write_parts(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield batches as the parts of an Arrow IPC file, with plain values in place of dictionaries."""
+    sink = _PartSink()
+    plain_schema = without_dictionaries(schema)
+    with pa.ipc.new_file(sink, plain_schema) as file:
+        for batch in _in_values(batches, plain_schema):
+            file.write_batch(batch)
+            if sink.held >= PART_BYTES:
+                yield sink.take()
+    yield sink.take()
 
 
 class _PartSink(io.RawIOBase):
@@ -259,7 +264,8 @@ def _valued_size(array: pa.Array[Any]) -> int:
     return 0
 
 
-def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+def without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with the value types in place of dictionary types, at any depth."""
     return pa.schema([_without_dictionary(field) for field in schema]).with_metadata(schema.metadata)
 
 
@@ -352,14 +358,15 @@ def _nearest_options(dataset: lance.LanceDataset, query: Query) -> dict[str, Any
         "distance_range": None if bounds == (None, None) else bounds,
     }
     return {
-        "column": query.vector_column or _default_vector_column(dataset.schema),
+        "column": query.vector_column or default_vector_column(dataset.schema),
         "q": vector,
         "k": (query.k or DEFAULT_K) + (query.offset or 0),
         **{key: value for key, value in options.items() if value is not None},
     }
 
 
-def _default_vector_column(schema: pa.Schema) -> str:
+def default_vector_column(schema: pa.Schema) -> str:
+    """Return the column that a search without a column compares."""
     vectors = [field.name for field in schema if _is_vector(field.type)]
     return vectors[0] if len(vectors) == 1 else VECTOR_COLUMN
 

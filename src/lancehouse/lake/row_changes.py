@@ -16,7 +16,6 @@ from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
     LanceNamespaceError,
-    TableColumnNotFoundError,
     TableSchemaValidationError,
 )
 
@@ -34,11 +33,11 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, find_field_ids
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.schema.array_conversion import narrow_floats
-from lancehouse.schema.walk import nullable_hint
+from lancehouse.schema.walk import nullable_hint, require_columns
 
 T = TypeVar("T")
 
@@ -138,8 +137,8 @@ def offsets_by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
     row_addresses = np.sort(
         np.concatenate([each.to_numpy(zero_copy_only=False) for each in addresses]).astype(np.uint64)
     )
-    fragments, starts = np.unique(row_addresses >> np.uint64(32), return_index=True)
-    parts = np.split((row_addresses & np.uint64(0xFFFFFFFF)).astype(np.uint32), starts[1:])
+    fragments, starts = np.unique(row_addresses >> np.uint64(OFFSET_BITS), return_index=True)
+    parts = np.split((row_addresses & np.uint64(OFFSET)).astype(np.uint32), starts[1:])
     return {int(fragment): part for fragment, part in zip(fragments, parts, strict=True)}
 
 
@@ -160,10 +159,7 @@ class ColumnUpdate:
         """
         if not self.expressions:
             raise InvalidInputError("update needs columns to set, each to an expression of SQL")
-        if missing := [name for name in self.expressions if name not in dataset.schema.names]:
-            raise TableColumnNotFoundError(
-                f"{table} has no column {', '.join(missing)}; it has {', '.join(dataset.schema.names)}"
-            )
+        require_columns(table, self.expressions, dataset.schema.names)
         with translate_errors(table, table.storage_options):
             scanner = self._scanner(dataset)
             scanner.explain_plan()
@@ -344,13 +340,11 @@ def commit_rewrite(
         return int(dataset.version)
     if is_merge:
         _refuse_concurrent_merge(table, dataset.version)
-    changed = set(columns)
-    fields = [field for field in dataset.lance_schema.fields() if field.name() in changed]
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=[*change.removed, *([MERGE_MARKER] if is_merge else [])],
         updated_fragments=_updated_fragments(dataset, change),
         new_fragments=parse_new_fragments(change.new),
-        fields_for_preserving_frag_bitmap=list(chain.from_iterable(map(_field_ids, fields))),
+        fields_for_preserving_frag_bitmap=sorted(find_field_ids(dataset, set(columns))),
         update_mode="rewrite_rows",
     )
     return commits.commit(table, at, operation, dataset.version, properties)
@@ -372,12 +366,6 @@ def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[F
         replace(dataset.get_fragment(each.id).metadata, deletion_file=each.deletion_file)
         for each in parse_new_fragments(change.updated)
     ]
-
-
-def _field_ids(field: Any) -> Iterator[int]:
-    yield field.id()
-    for child in field.children():
-        yield from _field_ids(child)
 
 
 def _get_fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> list[lance.LanceFragment]:

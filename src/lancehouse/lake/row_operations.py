@@ -50,8 +50,8 @@ from lancehouse.lake.commits import (
     write_uncommitted,
 )
 from lancehouse.lake.dataset import MAIN, TableRef, exists, translate_refusals
+from lancehouse.lake.dataset_files import remove_dataset
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.removal import remove_dataset
 from lancehouse.lake.row_changes import ColumnUpdate, delete_in_batches, update_in_batches
 from lancehouse.lake.row_streams import Data, RowSource, RowStream, raise_stream_error, read_stream
 from lancehouse.modes import parse_choice

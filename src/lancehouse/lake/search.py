@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
@@ -26,6 +26,7 @@ from lancehouse.lake.nearest_rows import (
 )
 from lancehouse.lake.scans import FragmentRange, Scan, batch_rows, split_fragments
 from lancehouse.lake.vector_search import DISTANCE, METRICS, SearchEffort, VectorSearch, resolve_vector_column
+from lancehouse.schema.walk import require_columns
 
 DEFAULT_EFFORT = SearchEffort()
 QUERY, RANK, SCORE, ROW = "query_id", "rank", "_score", "_rowid"
@@ -209,8 +210,7 @@ def resolve_text_column(table: TableRef, dataset: lance.LanceDataset, column: st
             else f"{table} has no full-text index: build one with create_index(table, column, 'INVERTED'), or name the "
             "column to search with text_column, all texts of which are then read for each query"
         )
-    if column not in dataset.schema.names:
-        raise TableColumnNotFoundError(f"{table} has no column {column}; it has {', '.join(dataset.schema.names)}")
+    require_columns(table, [column], dataset.schema.names)
     dtype = dataset.schema.field(column).type
     if column not in indexed and not (pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
         raise InvalidInputError(f"{table}: column {column} holds {dtype}, no text, and has no full-text index")

@@ -10,13 +10,14 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import FragmentRange, Scan
 from lancehouse.modes import parse_choice
 from lancehouse.schema.definitions import shown_columns
+from lancehouse.schema.walk import require_columns
 
 DISTANCE = "_distance"
 METRICS = ("l2", "cosine", "dot")
@@ -200,8 +201,7 @@ def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None
         InvalidInputError: none is named, and the table does not have exactly one vector column.
     """
     if column is not None:
-        if column not in schema.names:
-            raise TableColumnNotFoundError(f"{table} has no column {column}; it has {', '.join(schema.names)}")
+        require_columns(table, [column], schema.names)
         return column
     vectors = [field.name for field in schema if isinstance(field.type, pa.FixedSizeListType)]
     if len(vectors) != 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote, urlsplit
 
 import lance
@@ -28,13 +27,20 @@ from lance_namespace import (
 from lance_namespace.errors import InvalidInputError, TableVersionNotFoundError, TransactionNotFoundError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
 
-from lancehouse.lake.dataset import LAST_VERSION, MAIN, TableRef, local_folder, manifest_folder, parse_version
+from lancehouse.lake.dataset import (
+    LAST_VERSION,
+    MAIN,
+    TableRef,
+    manifest_folder,
+    parse_version,
+    to_millis,
+)
 from lancehouse.lake.errors import translate_errors
+from lancehouse.locations import local_folder
 from lancehouse.paging import paginate
 
 OTHER = "Other"
 """Operation of a version for which pylance has no class, such as Lance's reservation of fragment ids."""
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 class VersionOperations(LanceNamespace):
@@ -162,15 +168,6 @@ def operation_name(transaction: lance.Transaction) -> str:
         return OTHER
     dropped = isinstance(lance_operation, lance.LanceOperation.CreateIndex) and not lance_operation.new_indices
     return "DropIndex" if dropped else type(lance_operation).__name__
-
-
-def to_millis(moment: datetime) -> int:
-    """Return a time in whole milliseconds since 1970, the unit of Iceberg and of Lance's interface.
-
-    A time without a zone is in the local zone, as with Lance and Python.
-    """
-    # Integer arithmetic: with floats, a quarter of all times in 2038 and 2039 come out a millisecond early.
-    return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
 
 
 def root_path(location: str) -> str:

@@ -52,9 +52,12 @@ RESTART_S = 5.0
 class MaintenanceIdentity:
     """Implements `RequestAuthenticator` for an application that only this process can call."""
 
+    def __init__(self, identity: Identity = MAINTENANCE) -> None:
+        self._identity = identity
+
     def identify(self, headers: Mapping[str, str], *, blocking: bool = True) -> Identity:  # noqa: ARG002
         """Return who commits."""
-        return MAINTENANCE
+        return self._identity
 
     def answer_token_request(
         self,
@@ -67,9 +70,9 @@ class MaintenanceIdentity:
 
 
 def open_backends(
-    settings: ServerSettings, warehouses: Sequence[Warehouse], log: Log
+    settings: ServerSettings, warehouses: Sequence[Warehouse], log: Log, who: Identity = MAINTENANCE
 ) -> tuple[Catalog, dict[str, Backend]]:
-    """Open the catalog in this process; return it, and its warehouses and other backends."""
+    """Open the catalog in this process; return it, and its warehouses and other backends, which `who` calls."""
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.server.http.application import App
 
@@ -79,8 +82,9 @@ def open_backends(
         warehouses,
         storage_refresh_s=settings.storage_refresh,
         backend_policies={backend.name: backend.maintenance for backend in settings.backends},
+        fence_interval_s=settings.fence_interval,
     )
-    identity = MaintenanceIdentity()
+    identity = MaintenanceIdentity(who)
     app = App(catalog, identity, limits=settings.limits, log=log)
     name = uuid4().hex
     in_process.register_server(name, app.answer_in_process)
@@ -117,11 +121,15 @@ def run_worker(
         most_jobs=settings.maintenance_jobs,
         poll_s=settings.maintenance_poll,
         functions=settings.maintenance_functions,
+        sources=settings.maintenance_sources,
         catalogs={backend.name: backend.catalogs for backend in settings.backends},
     )
     try:
+        # Before anything else: with a database that was restored, clean-up would delete what is newer.
+        catalog.fence.start()
         MaintenanceWorker(catalog.maintenance, backends, options, choose_engine).run(stop)
     finally:
+        catalog.fence.close()
         catalog.database.close()
         log.close()
 

@@ -18,10 +18,8 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_filling import FillOptions
 from lancehouse.jobs.engine import Engine, JobCancelledError
 from lancehouse.lake.column_states import count_states
-from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.versions import list_manifests
-from lancehouse.maintenance_policy import OPERATIONS, MaintenancePolicy, policy_properties
+from lancehouse.maintenance_policy import FUNCTIONS, OPERATIONS, MaintenancePolicy, policy_properties
 from lancehouse.schema.definitions import ViewDefinition, definitions
 from lancehouse.store.model import MaintenanceRun
 
@@ -34,6 +32,8 @@ LONGEST_WAIT = 60
 """How many times `settle` a compaction waits for a table that is never left alone."""
 LONGEST_MESSAGE = 500
 DONE, OVERTAKEN, FAILED = "done", "overtaken", "failed"
+REMOVALS = ("cleanup", "orphans")
+"""Operations that leave the latest version as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,18 @@ def choose_compaction(fragments: Sequence[tuple[int, int]], policy: MaintenanceP
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """What an operation has done."""
+
+    message: str = ""
+    """Empty: there was nothing to do."""
+    removed: int = 0
+    """Bytes."""
+    versions: int | None = None
+    """Number of versions that storage has now, if that was found."""
+
+
 @dataclass(slots=True)
 class TableResult:
     """What was done to a table, and when it needs another look."""
@@ -135,6 +147,7 @@ class TableWork:
         now: returns the time in milliseconds.
         worker: who works.
         functions: what may be imported by the names that tables have.
+        sources: tables whose rows views may show.
         redact: removes secrets from a message.
     """
 
@@ -147,6 +160,7 @@ class TableWork:
     now: Callable[[], int]
     worker: str
     functions: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     redact: Callable[[str], str] = str
 
     def run(self, facts: TableFacts | None = None) -> TableResult:
@@ -167,15 +181,17 @@ class TableWork:
             if operation == "compact" and (until := self._wait_until(facts)) is not None:
                 result.next_ms, result.why = until, f"{why}; waits until rows are left alone"
                 continue
-            run, facts = self._run_operation(operation, why, facts)
+            run, effect, facts = self._run_operation(operation, why, facts)
             result.runs += [run] if run is not None else []
             if run is not None and run.outcome == FAILED:
                 result.error = f"{operation}: {run.message}"
+                if operation in FUNCTIONS:
+                    continue  # a user's function that fails must not keep files from being looked after
                 break
             if run is not None and run.outcome == OVERTAKEN:
                 result.is_overtaken = True
                 break
-            result.seen = self._note(operation, self._see(facts, result.seen))
+            result.seen = self._note(operation, effect, self._see(facts, result.seen))
         if "cleanup" not in result.seen.done_ms:
             # A table that had nothing to clean up at the first look has nothing old for a while.
             result.seen = replace(result.seen, done_ms={**result.seen.done_ms, "cleanup": self.now()})
@@ -200,14 +216,10 @@ class TableWork:
             config=facts.config,
         )
 
-    def _note(self, operation: str, seen: Seen) -> Seen:
-        """Note that an operation is done; after a clean-up, also how many versions are left."""
+    def _note(self, operation: str, effect: _Effect, seen: Seen) -> Seen:
+        """Note that an operation is done, and how many versions are left after a clean-up."""
         seen = replace(seen, done_ms={**seen.done_ms, operation: self.now()})
-        if operation != "cleanup":
-            return seen
-        at = locate_table(self.address.to_ref())
-        left = len(list_manifests(TableRef(at.location, at.storage_options)))
-        return replace(seen, versions=left, cleaned_at=seen.version)
+        return seen if effect.versions is None else replace(seen, versions=effect.versions, cleaned_at=seen.version)
 
     def _find_reason(self, operation: str, facts: TableFacts, seen: Seen) -> str | None:
         """Return why an operation is needed now, or None."""
@@ -265,21 +277,23 @@ class TableWork:
             return None
         return quiet_at if self.now() - self.due_ms < LONGEST_WAIT * settle else None
 
-    def _run_operation(self, operation: str, why: str, facts: TableFacts) -> tuple[MaintenanceRun | None, TableFacts]:
+    def _run_operation(
+        self, operation: str, why: str, facts: TableFacts
+    ) -> tuple[MaintenanceRun | None, _Effect, TableFacts]:
         """Do one thing; return the record of it, or None if there was nothing to do, and how the table is then."""
         started = self.now()
-        outcome, message, removed, after = DONE, "", 0, facts
+        outcome, effect, after = DONE, _Effect(), facts
         try:
-            message, removed = getattr(self, f"_{operation}")(facts)
-            if not message:
-                return None, facts
-            after = read_facts(self.address.to_ref())
+            effect = getattr(self, f"_{operation}")(facts)
+            if not effect.message:
+                return None, effect, facts
+            after = facts if operation in REMOVALS else read_facts(self.address.to_ref())
         except (JobCancelledError, TableNotFoundError):
             raise
         except ConcurrentModificationError as error:
-            outcome, message = OVERTAKEN, self._shorten(error)
+            outcome, effect = OVERTAKEN, _Effect(self._shorten(error))
         except LanceNamespaceError as error:
-            outcome, message = FAILED, self._shorten(error)
+            outcome, effect = FAILED, _Effect(self._shorten(error))
         run = MaintenanceRun(
             started,
             self.now(),
@@ -291,54 +305,56 @@ class TableWork:
             after.version,
             facts.bytes,
             after.bytes,
-            removed,
-            message,
+            effect.removed,
+            effect.message,
         )
-        return run, after
+        return run, effect, after
 
     def _shorten(self, error: LanceNamespaceError) -> str:
         return self.redact(str(error))[:LONGEST_MESSAGE]
 
-    def _compact(self, facts: TableFacts) -> tuple[str, int]:
+    def _compact(self, facts: TableFacts) -> _Effect:
         whole = {"target_rows_per_fragment": self.policy.compact_target_rows}
         options = choose_compaction(facts.fragments, self.policy) or whole
         result = compaction.compact(self.engine, self.address, options)
         if not result.fragments_removed:
-            return "", 0
-        return f"{result.fragments_removed} fragments became {result.fragments_added}", 0
+            return _Effect()
+        return _Effect(f"{result.fragments_removed} fragments became {result.fragments_added}")
 
-    def _index(self, facts: TableFacts) -> tuple[str, int]:
+    def _index(self, facts: TableFacts) -> _Effect:
         stale = [name for name, rows in facts.unindexed.items() if rows]
         if not stale:
-            return "", 0
+            return _Effect()
         index_building.optimize_indices(self.engine, self.address, stale)
-        return f"{sum(facts.unindexed.values())} rows added to {', '.join(stale)}", 0
+        return _Effect(f"{sum(facts.unindexed.values())} rows added to {', '.join(stale)}")
 
-    def _cleanup(self, facts: TableFacts) -> tuple[str, int]:
+    def _cleanup(self, facts: TableFacts) -> _Effect:
         policy, most = self.policy, self.policy.cleanup_max_versions
         rules = [(policy.cleanup_older_than, policy.cleanup_keep_versions)]
         if most and self.seen.count_versions(facts.version) > most:
             rules.insert(0, (maintenance_policy.LEAST_VERSION_AGE, max(most, policy.cleanup_keep_versions)))
         results = [orphans.run_cleanup(self.engine, self.address, age, dry_run=False, keep=keep) for age, keep in rules]
         versions, removed = (sum(getattr(each, name) for each in results) for name in ("versions", "bytes"))
+        left = results[-1].left
         if not versions:
-            return "", 0
+            return _Effect(versions=left)
         tags = f"; tags keep {', '.join(results[-1].tagged)}"[:200] if results[-1].tagged else ""
-        return f"{versions} versions removed{tags}", removed
+        return _Effect(f"{versions} versions removed{tags}", removed, left)
 
-    def _orphans(self, _: TableFacts) -> tuple[str, int]:
+    def _orphans(self, _: TableFacts) -> _Effect:
         age = self.policy.orphans_older_than
         removed = orphans.run_removal(self.engine, self.address, age, dry_run=False, no_writers=False)
-        return (f"{removed.files} files removed", removed.bytes) if removed.files else ("", 0)
+        return _Effect(f"{removed.files} files removed", removed.bytes) if removed.files else _Effect()
 
-    def _fill(self, facts: TableFacts) -> tuple[str, int]:
+    def _fill(self, facts: TableFacts) -> _Effect:
         if not facts.computed:
-            return "", 0
+            return _Effect()
         result = columns_jobs.backfill(self.engine, self.address, None, FillOptions(allowed=self.functions))
-        return (f"{result.filled} values filled", 0) if result.version != facts.version else ("", 0)
+        return _Effect(f"{result.filled} values filled") if result.version != facts.version else _Effect()
 
-    def _refresh(self, facts: TableFacts) -> tuple[str, int]:
+    def _refresh(self, facts: TableFacts) -> _Effect:
         if not facts.is_view:
-            return "", 0
-        result = views.refresh_view(self.engine, self.address, None, FillOptions(allowed=self.functions))
-        return (f"version {result.version} shows its source", 0) if result.version != facts.version else ("", 0)
+            return _Effect()
+        options = FillOptions(allowed=self.functions, sources=self.sources)
+        result = views.refresh_view(self.engine, self.address, None, options)
+        return _Effect(f"version {result.version} shows its source") if result.version != facts.version else _Effect()

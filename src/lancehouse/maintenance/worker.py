@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from time import monotonic
 
@@ -22,9 +22,10 @@ from lancehouse.catalog.maintenance import LEASE_MS, Maintenance, Seen
 from lancehouse.gateway.backends import Backend
 from lancehouse.jobs.address import TableAddress, list_tables
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
+from lancehouse.lake.confinement import OwnFilesAlone
 from lancehouse.maintenance.policies import read_namespace_levels
-from lancehouse.maintenance.table_work import TableFacts, TableResult, TableWork, read_facts
-from lancehouse.maintenance_policy import MaintenancePolicy
+from lancehouse.maintenance.table_work import FAILED, TableFacts, TableResult, TableWork, read_facts
+from lancehouse.maintenance_policy import MaintenancePolicy, policy_properties
 from lancehouse.store.model import MaintainedTable
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class WorkerOptions:
     """How often tables are looked at whose commits are not seen, in seconds."""
     functions: tuple[str, ...] = ()
     """Functions and modules that may be imported to fill columns and refresh views."""
+    sources: tuple[str, ...] = ()
+    """Tables whose rows views may show, by name or pattern."""
     catalogs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """First levels whose tables are maintained, by backend; all that it lists by default."""
 
@@ -175,8 +178,9 @@ class MaintenanceWorker:
             jobs = list(self._jobs.values())
         lost = {table.id for table in self._maintenance.renew([job.table for job in jobs], self._options.name)}
         for job in jobs:
-            if job.table.id in lost:
-                logger.warning("%s: another worker has the table", _format(job.table))
+            # One that has just ended has no lease either.
+            if job.table.id in lost and self._jobs.get(job.table.id) is job:
+                logger.warning("%s: another worker has the table, or it takes no changes", _format(job.table))
                 job.cancelled.set()
 
     def _end(self, job: _Job, future: Future[None]) -> None:
@@ -198,7 +202,8 @@ class MaintenanceWorker:
         backend = self._backends.get(table.backend)
         if backend is None:
             # Served by another server with the same database, which has its own worker.
-            self._maintenance.finish(table, self._options.name, seen, [], next_ms=self._after_failure(0))
+            later = self._after_failure(0)
+            self._maintenance.finish(table, self._options.name, seen, [], next_ms=later, why=table.why, is_done=False)
             return
         try:
             result = self._maintain(job, backend, seen)
@@ -209,61 +214,73 @@ class MaintenanceWorker:
         except JobCancelledError:
             raise
         except LanceNamespaceError as error:
-            self._fail(table, backend.secrets.redact(str(error)))
+            message = backend.secrets.redact(str(error))
+            logger.warning("%s: %s", _format(table), message)
+            self._fail(table, message)
             return
         self._finish(table, result)
 
     def _maintain(self, job: _Job, backend: Backend, seen: Seen) -> TableResult:
         table = job.table
         client = _client_of(backend)
-        address = TableAddress.parse(client, (*backend.id_prefix, *table.levels))
-        clients = backend.connect(None, reads_all=True)
-        if not clients.is_ours:
-            # Refuses what may not be opened; our own clients do that themselves.
-            clients.tables.describe_table(DescribeTableRequest(id=list(address.id)))
-        policy = self._read_policy(table, client, seen)
+        address = replace(TableAddress.parse(client, (*backend.id_prefix, *table.levels)), confinement=OwnFilesAlone())
+        own: Mapping[str, str] = {}
+        if table.entry_id is None:
+            # This refuses what may not be opened, too.
+            tables = backend.connect(None, reads_all=True).tables
+            own = policy_properties(tables.describe_table(DescribeTableRequest(id=list(address.id))).properties)
+        policy = self._read_policy(table, client, {**seen.config, **own})
         requested = [operation for operation in table.requested.split(",") if operation]
         if not policy.enabled and not requested and table.entry_id is not None:
             return TableResult(seen)
         facts = read_facts(address.to_ref())
-        policy = self._read_policy(table, client, Seen(config=facts.config))
+        policy = self._read_policy(table, client, {**facts.config, **own})
         engine, address = self._find_engine(job, address, facts)
+        now = self._start_clock()
         work = TableWork(
             address,
             engine,
             policy,
             seen,
             requested,
-            table.due_ms or self._maintenance.read_clock(),
-            self._maintenance.read_clock,
+            table.due_ms or now(),
+            now,
             self._options.name,
             self._options.functions,
+            self._options.sources,
             backend.secrets.redact,
         )
         return work.run(facts)
+
+    def _start_clock(self) -> Callable[[], int]:
+        """Return a clock that shows the database's time, and asks the database for it only once."""
+        started_ms, started = self._maintenance.read_clock(), monotonic()
+        return lambda: started_ms + int((monotonic() - started) * 1000)
 
     def _find_engine(self, job: _Job, address: TableAddress, facts: TableFacts) -> tuple[Engine, TableAddress]:
         if self._choose_engine is not None:
             chosen = self._choose_engine(job.table, facts.bytes, job.cancelled)
             if chosen is not None:
-                return chosen
+                return chosen[0], replace(chosen[1], confinement=address.confinement)
         return LocalEngine(1, cancelled=job.cancelled), address
 
-    def _read_policy(self, table: MaintainedTable, client: LanceNamespace, seen: Seen) -> MaintenancePolicy:
+    def _read_policy(
+        self, table: MaintainedTable, client: LanceNamespace, properties: Mapping[str, str]
+    ) -> MaintenancePolicy:
         if table.entry_id is not None:
-            return self._maintenance.policy(table, seen)
+            return self._maintenance.policy(table, properties)
         namespace = (table.backend, *table.levels[:-1])
         read_at, above = self._namespaces.get(namespace, (0.0, ()))
         if not read_at or monotonic() - read_at > NAMESPACES_S:
             above = [properties for _, properties in read_namespace_levels(client, table.levels[:-1])]
             self._namespaces[namespace] = monotonic(), above
-        return self._maintenance.policy(table, seen, above)
+        return self._maintenance.policy(table, properties, above)
 
     def _finish(self, table: MaintainedTable, result: TableResult) -> None:
         next_ms: int | None
         if result.error:
             failures = table.failures + 1
-            next_ms, why = self._after_failure(table.failures), "failed before"
+            next_ms, why = self._after_failure(table.failures), _count_failures(failures)
         elif result.is_overtaken:
             # Somebody else was faster. What is left to do is planned anew, on what they made.
             failures, next_ms, why = 0, self._after_failure(0), "overtaken by a commit"
@@ -278,12 +295,13 @@ class MaintenanceWorker:
             why=why,
             failures=failures,
             error=result.error,
-            replan=not result.is_overtaken,
+            is_done=not result.error and not result.is_overtaken,
         )
         if not is_mine:
             logger.warning("%s: another worker has the table; what was done here is not recorded", _format(table))
         for run in result.runs:
-            logger.info("%s: %s %s: %s (%s)", _format(table), run.operation, run.outcome, run.message, run.why)
+            level = logging.WARNING if run.outcome == FAILED else logging.INFO
+            logger.log(level, "%s: %s %s: %s (%s)", _format(table), run.operation, run.outcome, run.message, run.why)
 
     def _fail(self, table: MaintainedTable, message: str) -> None:
         seen = Seen.from_json(table.seen)
@@ -294,16 +312,25 @@ class MaintenanceWorker:
             seen,
             [],
             next_ms=next_ms,
-            why="failed before",
+            why=_count_failures(table.failures + 1),
             failures=table.failures + 1,
             error=message[:500],
+            is_done=False,
         )
 
     def _release(self, table: MaintainedTable) -> None:
         seen, now = Seen.from_json(table.seen), self._maintenance.read_clock()
         failures, error = table.failures, table.error
         self._maintenance.finish(
-            table, self._options.name, seen, [], next_ms=now, why=table.why, failures=failures, error=error
+            table,
+            self._options.name,
+            seen,
+            [],
+            next_ms=now,
+            why=table.why,
+            failures=failures,
+            error=error,
+            is_done=False,
         )
 
     def _after_failure(self, failures: int) -> int:
@@ -328,6 +355,10 @@ class _log_errors(suppress):  # noqa: N801 - reads like `suppress`
 def _client_of(backend: Backend) -> LanceNamespace:
     """Return the client that opens what the server itself may open."""
     return backend.connect(None, reads_all=True).inner
+
+
+def _count_failures(failures: int) -> str:
+    return f"failed {failures} times in a row" if failures > 1 else "failed before"
 
 
 def _format(table: MaintainedTable) -> str:

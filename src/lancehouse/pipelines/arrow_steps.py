@@ -19,8 +19,9 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
+from lancehouse.jobs.column_functions import FOREIGN
 from lancehouse.jobs.sources.schemas import blob_field
-from lancehouse.pipelines.named_functions import FOREIGN, NamedFunction
+from lancehouse.pipelines.named_functions import NamedFunction
 from lancehouse.schema.walk import BLOB, EXTENSION
 
 _MASK = "kept"

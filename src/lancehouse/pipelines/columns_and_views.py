@@ -18,15 +18,17 @@ from lancehouse.identifiers import format_levels
 from lancehouse.jobs import views
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_filling import FillOptions, count_rows_to_fill
-from lancehouse.jobs.column_functions import COMPANION_TYPE, ColumnFunction, definitions
+from lancehouse.jobs.column_functions import ColumnFunction
 from lancehouse.jobs.columns import column_type, plan_definition, with_inputs
 from lancehouse.jobs.table_jobs import parse_fill_options
 from lancehouse.lake.changes import require_stable_row_ids
 from lancehouse.lake.commits import creates_stable_row_ids
-from lancehouse.lake.scans import COMPUTED, Scan, empty_dataset
+from lancehouse.lake.dataset import empty_dataset
+from lancehouse.lake.scans import Scan
 from lancehouse.pipelines.named_functions import get_function
 from lancehouse.pipelines.spec import CallsPart, ColumnPart, PipelineSpec, ViewPart
 from lancehouse.pipelines.target_table import ADDING, TargetState, check_indices, find_table, require_namespace
+from lancehouse.schema.definitions import COMPANION_TYPE, COMPUTED, definitions
 
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _WORD = re.compile(r"`[^`]+`|\"[^\"]+\"|\b\w+\b(?!\s*\()")

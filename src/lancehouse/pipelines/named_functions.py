@@ -24,11 +24,8 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError
 from pyspark import cloudpickle
 
-from lancehouse.jobs.column_functions import FunctionReference
+from lancehouse.jobs.column_functions import FOREIGN, FunctionReference
 from lancehouse.jobs.fingerprints import fingerprint_functions, imported_names, package_levels
-
-FOREIGN = (Exception, SystemExit)
-"""What user code may raise: anything but an interrupt."""
 
 _MARK = "__lancehouse_pipeline__"
 """Attribute of modules that were loaded from text; it holds the digest of their sources."""

@@ -23,7 +23,8 @@ from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import FileLayout
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 from lancehouse.pipelines import spark_steps, target_table
 from lancehouse.pipelines.arrow_steps import (
     ArrowStep,

@@ -13,10 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.job import JobProgress
+from lancehouse.jobs.column_functions import FOREIGN
 from lancehouse.jobs.sources import IngestSource, Unit
+from lancehouse.lake.job_records import JobProgress
 from lancehouse.pipelines.arrow_steps import ArrowTransform, to_binary_batches, to_binary_schema, to_blob_schema
-from lancehouse.pipelines.named_functions import FOREIGN, NamedFunction
+from lancehouse.pipelines.named_functions import NamedFunction
 from lancehouse.schema.spark import from_spark
 from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
 from lancehouse.spark.catalog import LanceCatalog

@@ -28,21 +28,22 @@ from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs import index_building
 from lancehouse.jobs.address import PinnedVersion, TableAddress, get_client
 from lancehouse.jobs.blob_references import with_blobs
-from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.index_building import check_buildable
 from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
-from lancehouse.jobs.schema_evolution import plan_columns
 from lancehouse.jobs.sources.schemas import conform
+from lancehouse.jobs.table_changes import plan_columns
 from lancehouse.lake.commits import find_version_of_run, is_reverted, require_storage_version
+from lancehouse.lake.dataset import VersionSelector, empty_dataset
 from lancehouse.lake.row_changes import ADDRESS, ROW
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, empty_dataset, split_fragments
+from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 from lancehouse.pipelines.arrow_steps import to_blob_schema
 from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkPart
 from lancehouse.schema.blob_references import with_bytes
+from lancehouse.schema.definitions import definitions
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_rows import from_spark_rows
-from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 from lancehouse.spark.engine import Batches, SparkEngine, run_in_tasks, translate_task_errors
 
 ADDING = ("append", "merge")
@@ -273,9 +274,8 @@ class _Condition:
 def check_expectations(problems: Problems, address: TableAddress, schema: pa.Schema, expect: ExpectPart) -> None:
     """Check that all expectations can be evaluated on a table with these columns."""
     for place, name in enumerate(expect.not_null):
-        if name not in schema.names:
-            with problems.collect(EXPECT, "not_null", place):
-                raise TableColumnNotFoundError(f"{address} has no column {name}; it has {', '.join(schema.names)}")
+        with problems.collect(EXPECT, "not_null", place):
+            require_columns(address, [name], schema.names)
     for place, key in enumerate(expect.unique):
         with problems.collect(EXPECT, "unique", place):
             check_keys(address, schema, key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
@@ -172,6 +172,17 @@ class ViewDefinition:
 def companion_name(name: str) -> str:
     """Return the name of the companion of a computed column."""
     return f"{COMPANION}{name}"
+
+
+def require_free_names(names: Iterable[str]) -> None:
+    """Refuse names that only Lancehouse itself may give to columns.
+
+    Raises:
+        InvalidInputError: one begins as they do.
+    """
+    for name in names:
+        if name.startswith(COMPANION):
+            raise InvalidInputError(f"{name}: names that begin with {COMPANION} are taken")
 
 
 def definitions(schema: pa.Schema) -> dict[str, ColumnDefinition]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
-from lance_namespace.errors import TableSchemaValidationError
+from lance_namespace.errors import TableColumnNotFoundError, TableSchemaValidationError
 
 T = TypeVar("T")
 
@@ -247,6 +247,23 @@ def _is_void(dtype: Any) -> bool:
     if isinstance(dtype, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         return _is_void(dtype.value_type)
     return bool(dtype == pa.null())
+
+
+def require_columns(about: object, names: Iterable[str], available: Sequence[str]) -> None:
+    """Check that columns exist.
+
+    Raises:
+        TableColumnNotFoundError: some do not; the message names them, and all that exist.
+    """
+    if missing := [name for name in names if name not in available]:
+        raise no_column_error(about, missing, available)
+
+
+def no_column_error(about: object, missing: Sequence[str], available: Sequence[str]) -> TableColumnNotFoundError:
+    """Return the error for columns that do not exist."""
+    return TableColumnNotFoundError(
+        f"{about} has no column {', '.join(missing)}; it has {', '.join(available) or 'none'}"
+    )
 
 
 def nullable_hint(path: str) -> str:

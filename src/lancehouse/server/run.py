@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import uvicorn
@@ -200,7 +200,9 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         scan_cache_bytes=settings.scan_cache_bytes,
         storage_refresh_s=settings.storage_refresh,
         backend_policies={backend.name: backend.maintenance for backend in settings.backends},
+        fence_interval_s=settings.fence_interval,
     )
+    catalog.fence.start()
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     # Without authentication the server may listen on loopback only, unless --insecure allows more.
     configured = [*(warehouse.name for warehouse in warehouses), *(backend.name for backend in settings.backends)]
@@ -536,10 +538,16 @@ class StartupApp:
                 self._calls.pop(0)(app)
 
     def answer_inline(
-        self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str], body: bytes
+        self,
+        method: str,
+        raw_path: bytes,
+        raw_query: bytes,
+        headers: dict[str, str],
+        body: bytes,
+        state: dict[str, Any],
     ) -> Response | None:
         """Answer a read at once, if the application has loaded and can; else None."""
-        return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers, body)
+        return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers, body, state)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, after waiting for the application."""

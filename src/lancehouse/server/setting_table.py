@@ -103,6 +103,13 @@ def _parse_functions(value: str) -> tuple[str, ...]:
     return names
 
 
+def _parse_sources(value: str) -> tuple[str, ...]:
+    patterns = tuple(pattern.strip() for pattern in value.split(","))
+    if not all(patterns):
+        raise ValueError("must be tables such as main.ml.docs or main.ml.*, separated by commas")
+    return patterns
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
     """One setting: its name, parser, default and help."""
@@ -134,7 +141,7 @@ class ServerSetting:
     @property
     def default_text(self) -> str:
         """The default as users write it; empty where there is none."""
-        if self.default in (None, False):
+        if self.default is None or self.default is False:
             return ""
         if self.parse is _parse_size:
             return _format_size(self.default)
@@ -195,6 +202,12 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         changeable=True,
     ),
     ServerSetting(
+        "fence_interval",
+        _parse_seconds,
+        30.0,
+        "seconds between looks whether a server works on another copy of the database",
+    ),
+    ServerSetting(
         "maintenance_threads",
         _number_parser(0, 256),
         0,
@@ -214,6 +227,12 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         _parse_functions,
         None,
         "functions and modules that may fill columns and refresh views, separated by commas; default: none",
+    ),
+    ServerSetting(
+        "maintenance_sources",
+        _parse_sources,
+        None,
+        "tables whose rows views may show that maintenance refreshes, such as main.ml.*, by commas; default: none",
     ),
     ServerSetting(
         "retention",

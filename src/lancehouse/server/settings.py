@@ -94,10 +94,12 @@ class ServerSettings:
     log_level: str = "info"
     scan_cache_bytes: int = 10 * 2**30
     storage_refresh: float = 60.0
+    fence_interval: float = 30.0
     maintenance_threads: int = 0
     maintenance_jobs: int = 8
     maintenance_poll: float = 3600.0
     maintenance_functions: tuple[str, ...] = ()
+    maintenance_sources: tuple[str, ...] = ()
     """Functions and modules that may be imported to fill columns and refresh views."""
     limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
@@ -140,6 +142,7 @@ class ServerSettings:
         values["allowed_hosts"] = values["allowed_hosts"] or ()
         values["trusted_proxies"] = values["trusted_proxies"] or ()
         values["maintenance_functions"] = values["maintenance_functions"] or ()
+        values["maintenance_sources"] = values["maintenance_sources"] or ()
         retention = values.pop("retention")
         retention_s = RETENTION_S if retention is None else retention
         issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document)
@@ -188,6 +191,7 @@ class ServerSettings:
                 "allowed_hosts": tuple(data["allowed_hosts"]),
                 "trusted_proxies": tuple(data["trusted_proxies"]),
                 "maintenance_functions": tuple(data["maintenance_functions"]),
+                "maintenance_sources": tuple(data["maintenance_sources"]),
                 "limits": ServerLimits(**data["limits"]),
                 "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
                 "default": warehouse_from_json(data["default"]),

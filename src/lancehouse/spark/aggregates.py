@@ -15,16 +15,8 @@ from pyarrow import acero
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import (
-    FragmentRange,
-    Scan,
-    TooManyBytesError,
-    VersionSelector,
-    estimate_bytes,
-    limit_bytes,
-    split_fragments,
-)
+from lancehouse.lake.dataset import TableRef, VersionSelector
+from lancehouse.lake.scans import FragmentRange, Scan, TooManyBytesError, estimate_bytes, limit_bytes, split_fragments
 from lancehouse.schema.array_conversion import decimal_to_text
 from lancehouse.schema.spark import from_spark_name
 from lancehouse.schema.spark_rows import to_spark_rows

@@ -16,8 +16,8 @@ from lancehouse import named_catalogs
 from lancehouse.connection import Connection
 from lancehouse.jobs.address import TableAddress, TableName
 from lancehouse.jobs.blob_references import ReferencedBlobs
-from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.job import ChangeResult
+from lancehouse.jobs.row_changes import ColumnUpdateResult
 from lancehouse.jobs.table_jobs import (
     Names,
     TableJobs,
@@ -39,7 +39,8 @@ from lancehouse.jobs.table_jobs import (
     some_text,
     split_report,
 )
-from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import Scan
 from lancehouse.lake.search import Search
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark import (
@@ -337,37 +338,6 @@ class LanceCatalog(TableJobs):
         return search.explain(self.spark, address, vector, text, how, hybrid, selector)
 
     def _to_frame(self, rows: pa.Table) -> DataFrame:
-        return self.spark.createDataFrame(rows)
-
-    def computed_columns(self, table: TableName) -> DataFrame:
-        """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
-        rows = super().computed_columns(table)
-        return self.spark.createDataFrame(rows)
-
-    def column_errors(self, table: TableName, column: str, columns: Names = ()) -> DataFrame:
-        """Return the rows for which the function of a column has failed: row id, state, version and exception.
-
-        Args:
-            table: id of the table.
-            column: the computed column.
-            columns: further columns of the rows, such as their keys.
-        """
-        rows = super().column_errors(table, column, columns)
-        return self.spark.createDataFrame(rows)
-
-    def view_errors(self, view: TableName, columns: Names = ()) -> DataFrame:
-        """Return the rows of its source that a view leaves out, since its function failed: row id, version, exception.
-
-        Args:
-            view: id of the view.
-            columns: columns of the source's rows to return, such as their keys.
-        """
-        rows = super().view_errors(view, columns)
-        return self.spark.createDataFrame(rows)
-
-    def lineage(self, table: TableName) -> DataFrame:
-        """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
-        rows = super().lineage(table)
         return self.spark.createDataFrame(rows)
 
     def keep_filled(

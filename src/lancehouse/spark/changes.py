@@ -14,10 +14,9 @@ from lance_namespace.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
-from lancehouse.lake.changes import DELETE, INSERT, change_condition, find_deleted_rows, read_changes
-from lancehouse.lake.dataset import TableRef
-from lancehouse.lake.scans import MIN_TASK_ROWS, AddedFragment, FragmentRange, Scan, VersionSelector
-from lancehouse.lake.versions import to_millis
+from lancehouse.lake.changes import DELETE, INSERT, AddedFragment, change_condition, find_deleted_rows, read_changes
+from lancehouse.lake.dataset import TableRef, VersionSelector, to_millis
+from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange, Scan
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.engine import Batches, parallelism, run_in_tasks
 from lancehouse.spark.session import to_struct

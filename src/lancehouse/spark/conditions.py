@@ -426,3 +426,21 @@ def _any(terms: Sequence[Condition | None]) -> Condition | None:
 def join_conditions(conditions: Sequence[Condition]) -> Condition | None:
     """Return the conjunction of conditions."""
     return _all(conditions)
+
+
+def are_comparable_keys(left: pa.DataType, right: pa.DataType) -> bool:
+    """Return whether values of two types are equal to Spark exactly if they are to Arrow and Lance."""
+    are_numbers = pa.types.is_signed_integer(left) and pa.types.is_signed_integer(right)
+    return bool(are_numbers or (left == right and _is_text(left)))
+
+
+def is_one_of(column: pa.Field[Any], keys: Sequence[Any]) -> Condition | None:
+    """Return the condition that a column has one of some keys; None if Lance may read one of them differently."""
+    name = quote_name(column.name)
+    if not _is_text(column.type):
+        literals = [text for key in keys if (text := _number_literal(column.type, key)) is not None]
+    elif any("\\" in key or "\0" in key for key in keys):
+        return None
+    else:
+        literals = [_quote(key) for key in keys]
+    return Condition(f"{name} IN ({', '.join(literals)})" if literals else f"({name} IS NULL AND {name} IS NOT NULL)")

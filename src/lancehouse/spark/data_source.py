@@ -24,7 +24,8 @@ from lancehouse.jobs.address import PinnedVersion
 from lancehouse.jobs.job import find_version_of_same_run
 from lancehouse.lake.changes import require_stable_row_ids
 from lancehouse.lake.commits import NewFragment
-from lancehouse.lake.scans import FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.changes import add_change_columns
 from lancehouse.spark.data_source_options import SourceOptions, TableUse
@@ -114,9 +115,7 @@ class LanceReader(DataSourceReader):  # type: ignore[misc]
         rows.
         """
         # The version that was the latest when a view was created may be cleaned up before its first query.
-        _, dataset = (
-            PinnedVersion.resolve(self.pinned.address, VersionSelector()) if self.follows else self.pinned
-        ).open()
+        _, dataset = (PinnedVersion.resolve(self.pinned.address) if self.follows else self.pinned).open()
         tasks = self.tasks if self.scan.limit is None else 1
         parts = split_fragments(dataset, tasks, split=self.scan.filter is None)
         return [InputPartition(part) for part in (to_shares(parts) if self.follows else parts)]

@@ -17,7 +17,8 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import WriteOptions
 from lancehouse.jobs.merge_keys import MergeRules
 from lancehouse.lake.commits import FileLayout
-from lancehouse.lake.scans import BLOB_FORMS, Scan, VersionSelector
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import BLOB_FORMS, Scan
 from lancehouse.properties import STORAGE_PREFIX, storage_options
 from lancehouse.suggestions import find_close
 

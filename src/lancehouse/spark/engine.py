@@ -34,6 +34,10 @@ PROBE_ROWS = 1 << 16
 INTERVAL_S = 0.2
 """How often a classic session is polled, in seconds."""
 
+_NULLS = 8
+_MOST_SIZE = 16 << 30
+"""Size in bytes that no table has which Spark sends to all tasks."""
+
 FINISHED = ("SUCCEEDED", "FAILED")
 
 _OURS = re.compile(r"^((?:lance_namespace|lancehouse)\.[\w.]+)\.(\w+): ", re.MULTILINE)
@@ -85,6 +89,7 @@ def run_in_tasks(
     work: Callable[[T], Batches],
     schema: StructType,
     resources: Mapping[str, float] | None = None,
+    size: int = 0,
 ) -> DataFrame:
     """Return a DataFrame of the batches that `work` yields for all pieces, each in a task of its own.
 
@@ -94,6 +99,7 @@ def run_in_tasks(
         work: called in the task with its piece.
         schema: Spark schema of the batches.
         resources: what a task needs of its executor besides a core.
+        size: about how many bytes the batches have, for joins: Spark sends what it takes to be small to all tasks.
     """
     carried = tracing.carry()
 
@@ -104,8 +110,26 @@ def run_in_tasks(
                 with tracing.task_span(carried, "piece", {"lancehouse.piece": int(number)}):
                     yield from work(pieces[number])
 
-    numbers = spark.range(0, len(pieces), 1, max(len(pieces), 1))
+    numbers = _number_pieces(spark, len(pieces), size)
     return numbers.mapInArrow(run, schema, profile=_resource_profile(resources) if resources else None)
+
+
+def _number_pieces(spark: SparkSession, count: int, size: int) -> DataFrame:
+    """Return the numbers of pieces, each in a partition of its own, as a DataFrame that Spark takes to have a size.
+
+    Spark believes that what tasks make in Python is as large as what they get, which is a few numbers: it would collect
+    the largest table of a join in the driver to broadcast it. So the pieces are the rest of a long range of which a
+    filter leaves one number in each partition, beside columns that are null. Spark knows the length of the range and
+    the widths of types, and does not guess what a filter leaves.
+    """
+    width = 8 + 8 + _NULLS * 100  # of a row, to Spark: itself, the number, and values of type binary
+    each = min(size, _MOST_SIZE) // width // max(count, 1)
+    bits = each.bit_length()
+    if not bits:
+        return spark.range(0, count, 1, max(count, 1))
+    chosen = spark.range(0, count << bits, 1, count).where(f"(id & {(1 << bits) - 1}) = 0")
+    nulls = (functions.lit(None).cast("binary").alias(f"null{number}") for number in range(_NULLS))
+    return chosen.select(functions.shiftright("id", bits).alias("id"), *nulls)
 
 
 def _note_attempt() -> None:

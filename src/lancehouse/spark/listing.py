@@ -18,9 +18,9 @@ from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.lake import version_records
 from lancehouse.lake.commits import locate_table
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, VersionSelector
 from lancehouse.lake.foreign_tables import ClientCalls
-from lancehouse.lake.scans import Scan, VersionSelector
+from lancehouse.lake.scans import Scan
 from lancehouse.lake.versions import list_manifests
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.session import to_struct

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame, SparkSession, Window, functions
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.identifiers import quote_name
-from lancehouse.jobs import column_updates
 from lancehouse.jobs import merge as jobs
+from lancehouse.jobs import row_changes
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.column_updates import ColumnUpdateResult
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
 from lancehouse.jobs.merge import MergeKeys, MergeTasks, require_key_columns
 from lancehouse.jobs.merge_keys import PIECE, SOURCE, TARGET, Batches, MergeRules, SelectedRows, match_schema
+from lancehouse.jobs.row_changes import ColumnUpdateResult
 from lancehouse.lake.commits import FileLayout, NewFragment
 from lancehouse.lake.row_changes import ADDRESS, ROW, RowChange, merge_changes
-from lancehouse.lake.scans import split_fragments
+from lancehouse.lake.scans import FragmentRange, split_fragments
 from lancehouse.schema.spark_rows import from_spark_rows
 from lancehouse.spark.engine import (
     RESULT_STRUCT,
@@ -68,9 +68,9 @@ def merge(
 
 
 def update_columns(frame: DataFrame, address: TableAddress, on: Sequence[str], how: WriteOptions) -> ColumnUpdateResult:
-    """Set columns of a table to the values of a frame, by key. See `lancehouse.jobs.column_updates.update_columns`."""
+    """Set columns of a table to the values of a frame, by key. See `lancehouse.jobs.row_changes.update_columns`."""
     spark = frame.sparkSession
-    return column_updates.update_columns(SparkEngine(spark), address, FrameRows(frame), on, how, SparkShuffle(spark))
+    return row_changes.update_columns(SparkEngine(spark), address, FrameRows(frame), on, how, SparkShuffle(spark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +219,19 @@ class SparkShuffle:
 
     def _join(self, keys: MergeKeys, *, every: bool) -> DataFrame:
         """Join rows of the table with the rows to merge that have the same key; `every`: also those that match none."""
-        parts = split_fragments(keys.open().dataset, parallelism(self.spark), split=True)
-        target = run_in_tasks(self.spark, parts, keys.read_table_keys, _to_struct(keys.schema()))
+        target = self._read_keys(keys.open().dataset, keys, keys.read_table_keys)
         source = self._source_keys(keys).drop(ROW).withColumnRenamed(ADDRESS, SOURCE)
         names = [name for name in source.columns if name != SOURCE]
         joined = target.withColumnRenamed(ADDRESS, TARGET).join(source, names, "left" if every else "inner")
         return joined.select(*match_schema().names)
 
     def _source_keys(self, keys: MergeKeys) -> DataFrame:
-        parts = split_fragments(keys.open().rows, parallelism(self.spark), split=True)
-        return run_in_tasks(self.spark, parts, keys.read_source_keys, _to_struct(keys.schema()))
+        return self._read_keys(keys.open().rows, keys, keys.read_source_keys)
+
+    def _read_keys(self, dataset: Any, keys: MergeKeys, read: Callable[[list[FragmentRange]], Batches]) -> DataFrame:
+        parts, schema = split_fragments(dataset, parallelism(self.spark), split=True), keys.schema()
+        size = dataset.count_rows() * 8 * len(schema)
+        return run_in_tasks(self.spark, parts, read, _to_struct(schema), size=size)
 
 
 def _to_struct(schema: pa.Schema) -> StructType:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance_namespace.errors import InvalidInputError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -17,8 +18,11 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lancehouse.identifiers import format_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion
-from lancehouse.lake.scans import COMPANION, Scan, VersionSelector
+from lancehouse.lake.dataset import VersionSelector
+from lancehouse.lake.scans import Scan
+from lancehouse.schema.definitions import COMPANION
 from lancehouse.spark.aggregates import Measure, aggregate_version, parse_aggregation
+from lancehouse.spark.conditions import is_one_of
 from lancehouse.spark.query_scans import (
     Columns,
     Planner,
@@ -32,6 +36,7 @@ from lancehouse.spark.query_scans import (
 )
 from lancehouse.spark.query_text import TOO_DEEP, QueryText, TimeTravel, name_positional, search_name, shorten
 from lancehouse.spark.search_calls import prepare_search
+from lancehouse.spark.session import to_local_frame
 from lancehouse.spark.table_names import find_table
 from lancehouse.spark.table_reader import read_small_version, read_version
 
@@ -41,9 +46,11 @@ if TYPE_CHECKING:
 Arguments = Mapping[str, Any] | Sequence[Any]
 
 SMALL_BYTES = 8 * 2**20
-"""Tables of which no more is read are read before Spark begins: tasks would take longer to start than to read them."""
+"""Tables of which no more is read are read before Spark begins."""
 ODD_SETTINGS = ("parser.quotedRegexColumnNames", "legacy.typeCoercion.datetimeToString.enabled")
 """Settings that give names or comparisons another meaning."""
+MOST_KEYS = 10_000
+"""Number of keys of a table that are given to the scan of another which it joins."""
 _OWN_NAMES = re.compile(r"(?:, )?(?:`[^`]+`\.)?`__lh_\w+`")
 """Columns beside those of a table, among the names that Spark proposes."""
 _PLACE = re.compile(r"; line \d+ pos \d+$")
@@ -180,13 +187,9 @@ class PlannedQuery:
 
     def _run_over(self, choose: Callable[[ScanPlan], Scan]) -> DataFrame:
         frames, changes = {}, list(qualifier_replacements(self.query, list(self.tables)))
-        for number, scan in enumerate(self.planner.scans):
-            name = f"t{number}"
-            chosen = replace(choose(scan), blobs=self._blobs)
-            pinned = self.tables[scan.use].pinned
-            small = read_small_version(self._spark, pinned, chosen, min(SMALL_BYTES, self.catalog.driver_bytes))
-            frames[name] = read_version(self._spark, pinned, chosen) if small is None else small
-            changes += replacements(self.query, scan.use, name)
+        for number, (scan, frame) in enumerate(zip(self.planner.scans, self._read_tables(choose), strict=True)):
+            frames[f"t{number}"] = frame
+            changes += replacements(self.query, scan.use, f"t{number}")
         for use in self._searches:
             name = search_name(use.search or 0)
             frames[name] = self._found[name]
@@ -195,6 +198,26 @@ class PlannedQuery:
             frames[f"f{number}"] = frame
             changes += replacements(self.query, use, f"f{number}")
         return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.whole_text)
+
+    def _read_tables(self, choose: Callable[[ScanPlan], Scan]) -> Iterator[DataFrame]:
+        """Yield the rows of each scan.
+
+        Small tables are read now, as tasks would take longer to start than to read them, and Spark knows their size
+        then: it sends the smaller side of a join to all tasks, instead of sorting both. Of the others, tasks leave out
+        rows that join none of those.
+        """
+        most = min(SMALL_BYTES, self.catalog.driver_bytes)
+        scans = [replace(choose(plan), blobs=self._blobs) for plan in self.planner.scans]
+        pinned = [self.tables[plan.use].pinned for plan in self.planner.scans]
+        small = [read_small_version(version, scan, most) for version, scan in zip(pinned, scans, strict=True)]
+        links = _KeyLinks(self.planner, small, [self.tables[plan.use].rows for plan in self.planner.scans])
+        links.narrow()
+        for number, (version, scan, rows) in enumerate(zip(pinned, scans, links.rows, strict=True)):
+            if rows is None:
+                yield read_version(self._spark, version, replace(scan, filter=links.filter(number, scan.filter)))
+            else:
+                frame = to_local_frame(self._spark, rows)
+                yield frame if scan.limit is None else frame.limit(scan.limit)
 
     def evaluate(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """Return the values of constant expressions."""
@@ -294,6 +317,58 @@ class PlannedQuery:
                 for name, field in zip(names, fields, strict=True)
             )
         )
+
+
+class _KeyLinks:
+    """Tables of a query that are joined by equal keys, of which some have been read.
+
+    Args:
+        planner: has the scans and how they are joined.
+        rows: of each scan, None if it has not been read.
+        counts: how many rows the table of each scan has.
+    """
+
+    def __init__(self, planner: Planner, rows: Sequence[pa.Table | None], counts: Sequence[int]) -> None:
+        self._plans, self.rows, self._counts = planner.scans, list(rows), counts
+        number = {id(plan): place for place, plan in enumerate(planner.scans)}
+        self._links = [
+            (number[id(link.scan)], link.column, number[id(link.other)], link.other_column) for link in planner.links
+        ]
+
+    def narrow(self) -> None:
+        """Drop rows that join no row of another table, as far as a few passes find them."""
+        # Rows of a table that is joined with itself may go one by one: as many passes as it has rows.
+        for _ in range(len(self._links) + 1):
+            changed = False
+            for place, column, other, other_column in self._links:
+                rows, others = self.rows[place], self.rows[other]
+                if rows is None or others is None:
+                    continue
+                keys = pc.unique(others.column(other_column)).drop_null()
+                values = rows.column(column)
+                if values.type != keys.type:
+                    values, keys = values.cast(pa.int64()), keys.cast(pa.int64())
+                left = rows.filter(pc.is_in(values, value_set=keys))
+                changed = changed or left.num_rows < rows.num_rows
+                self.rows[place] = left
+            if not changed:
+                return
+
+    def filter(self, place: int, condition: str | None) -> str | None:
+        """Return the condition of a scan, and that its rows join tables of which only some rows are left."""
+        conditions = []
+        for linked, column, other, other_column in self._links:
+            others = self.rows[other]
+            if linked != place or others is None or others.num_rows == self._counts[other]:
+                continue  # all rows of a table usually are the keys of all rows that refer to it
+            keys = pc.unique(others.column(other_column)).drop_null()
+            if len(keys) > MOST_KEYS:
+                continue
+            wanted = is_one_of(self._plans[place].schema.field(column), keys.to_pylist())
+            conditions += [] if wanted is None else [wanted.sql]
+        if not conditions:
+            return condition
+        return " AND ".join(conditions if condition is None else [f"({condition})", *conditions])
 
 
 def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 from sqlglot import exp
 
-from lancehouse.spark.conditions import Condition, Constants, Translator, join_conditions
+from lancehouse.spark.conditions import Condition, Constants, Translator, are_comparable_keys, join_conditions
 from lancehouse.spark.query_text import QueryText, Replacement, TimeTravel, alias_clause, search_name
 
 Expr = exp.Expr
@@ -85,6 +85,16 @@ class ScanPlan:
         """The condition for Lance."""
         joined = join_conditions(self.conditions)
         return None if joined is None else joined.sql
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLink:
+    """Rows of a scan have no part in the result unless their key is that of a row of another scan."""
+
+    scan: ScanPlan
+    column: str
+    other: ScanPlan
+    other_column: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +230,8 @@ class _Select:
                     scan, conjunct, [*sources, *views], may=place in allowed, otherwise=otherwise
                 )
                 found = found or reason is None
+            targets = [scan for place in allowed if (scan := self.sources[place].scan) is not None]
+            found = self._planner.link(conjunct, [*sources, *views], targets) or found
             if not found:
                 self._planner.note(conjunct, [*sources, *views])
 
@@ -296,6 +308,7 @@ class Planner:
         self._constants = Constants(query.plain_strings(), arguments or {}, self._settings.zone)
         self.scans = [ScanPlan(use, schema) for use, schema in schemas.items()]
         self._by_node = {id(scan.use.node): scan for scan in self.scans}
+        self.links: list[KeyLink] = []
         self._outputs: dict[int, Columns] = {}
         self._is_plain = query.is_plain and not self._settings.is_odd
         self.selects = [_Select(self, node) for node in query.tree.find_all(exp.Select)]
@@ -404,6 +417,27 @@ class Planner:
         if not condition.is_exact:
             scan.not_pushed[_text(conjunct)] = "in part: Spark decides the rest"
         return None
+
+    def link(self, conjunct: Expr, sources: Sequence[_Source], targets: Sequence[ScanPlan]) -> bool:
+        """Remember that a condition joins two scans by equal keys; `targets` are scans whose rows it may drop."""
+        if not isinstance(conjunct, exp.EQ):
+            return False
+        sides = []
+        for node in (conjunct.left.unnest(), conjunct.right.unnest()):
+            owner = self._owner(node, sources) if isinstance(node, exp.Column) else None
+            name = self._column(owner.scan.schema.names, node.name) if owner is not None and owner.scan else None
+            if owner is None or owner.scan is None or name is None:
+                return False
+            sides.append((owner.scan, name))
+        (left, left_name), (right, right_name) = sides
+        types = left.schema.field(left_name).type, right.schema.field(right_name).type
+        if left is right or not are_comparable_keys(*types):
+            return False
+        if any(left is scan for scan in targets):
+            self.links.append(KeyLink(left, left_name, right, right_name))
+        if any(right is scan for scan in targets):
+            self.links.append(KeyLink(right, right_name, left, left_name))
+        return True
 
     def note(self, conjunct: Expr, sources: Sequence[_Source]) -> None:
         """Remember a condition on one scan alone that it has not got."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +23,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableSchemaValidationError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions
@@ -29,10 +32,9 @@ from pyspark.sql.types import DataType, StructField, StructType
 from lancehouse.identifiers import quote_name
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs
-from lancehouse.jobs.column_functions import definitions
 from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions
-from lancehouse.jobs.schema_evolution import evolve_columns
+from lancehouse.jobs.table_changes import evolve_columns
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.errors import translate_errors
@@ -49,10 +51,12 @@ from lancehouse.lake.row_changes import (
     offsets_by_fragment,
     retry_conflicts,
 )
-from lancehouse.lake.scans import BLOB_ROWS, FragmentRange, Scan, VersionSelector, split_fragments
+from lancehouse.lake.scans import BLOB_ROWS, FragmentRange, Scan, estimate_bytes, split_fragments
 from lancehouse.schema.blob_references import is_reference, takes_references
+from lancehouse.schema.definitions import definitions
 from lancehouse.schema.spark import to_ddl, to_spark
 from lancehouse.schema.spark_rows import SparkToLance, from_spark_rows, to_spark_rows
+from lancehouse.spark.conditions import is_one_of
 from lancehouse.spark.engine import (
     RESULT_STRUCT,
     Batches,
@@ -62,7 +66,10 @@ from lancehouse.spark.engine import (
     to_result_batches,
     translate_task_errors,
 )
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.queries import MOST_KEYS, read_settings
+from lancehouse.spark.query_scans import Planner, find_tables
+from lancehouse.spark.query_text import QueryText
+from lancehouse.spark.session import to_local_frame, to_struct
 from lancehouse.spark.statement_parser import (
     BY_SOURCE,
     MATCHED,
@@ -81,6 +88,9 @@ RunQuery = Callable[[str], DataFrame]
 _CLAUSE, _ADDRESS, _ROW, _IN_SOURCE = "__lh_clause", "__lh_address", "__lh_row", "__lh_in_source"
 _TABLE, _SOURCE = "__lh_table", "__lh_source"
 _DELETION_THREADS = 16
+_SIZE = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+\d+)?) (\w+)")
+"""What Spark writes of the size of a query's result; the first is that of the whole query."""
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 
 
 # Changes
@@ -126,7 +136,7 @@ def change_rows(address: TableAddress, plan: Plan, where: str = "") -> ChangeRes
     how = WriteOptions()
 
     def attempt() -> ChangeResult:
-        pinned = PinnedVersion.resolve(address, VersionSelector())
+        pinned = PinnedVersion.resolve(address)
         table, dataset = pinned.open()
         job, used = Job(address), list[NewFragment]()
         with ExitStack() as stack:
@@ -372,7 +382,9 @@ def read_rows(
             yield from rows.convert_batches(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     parts = split_fragments(dataset, parallelism(spark), split=filter is None)
-    return run_in_tasks(spark, parts, work, to_struct(rows.struct))
+    return run_in_tasks(
+        spark, parts, work, to_struct(rows.struct), size=estimate_bytes(dataset, [*columns, ROW, ADDRESS])
+    )
 
 
 def create_view(stack: ExitStack, frame: DataFrame) -> str:
@@ -483,18 +495,79 @@ def plan_replace_where(
     return plan
 
 
-def plan_merge(spark: SparkSession, run: RunQuery, read: RunQuery, statement: MergeRows, filter: str | None) -> Plan:
-    """Return the plan of MERGE INTO; `read` runs the query of the source, and `filter` selects rows that may matter.
+def plan_merge(
+    spark: SparkSession, run: RunQuery, read: RunQuery, statement: MergeRows, filter: str | None, most_bytes: int
+) -> Plan:
+    """Return the plan of MERGE INTO.
 
     The table and the source are joined once. Each kind of clause sees the names that Spark lets it see: WHEN MATCHED
     those of both, WHEN NOT MATCHED those of the source, WHEN NOT MATCHED BY SOURCE those of the table.
+
+    Args:
+        spark: the session.
+        run: runs queries.
+        read: runs the query of the source.
+        statement: the statement.
+        filter: condition in Lance's SQL on rows of the table that may matter, None for all.
+        most_bytes: size of a source that is read first, so that only rows of the table with its keys are joined.
     """
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
-        source = _read_source(read, statement)
-        return _MergePlan(spark, run, statement, stack, pinned, schema, source, filter).build()
+        source, conditions = _read_source(read, statement), [filter]
+        if not any(each.rows == BY_SOURCE for each in statement.clauses):
+            links = _find_key_links(spark, statement, schema, source.limit(0).toArrow().schema)
+            rows = _read_if_small(stack, source, most_bytes) if links else None
+            if rows is not None and (keys := _key_conditions(schema, rows, links)):
+                source, conditions = to_local_frame(spark, rows), [*conditions, *keys]
+        known = " AND ".join(f"({each})" for each in conditions if each is not None) or None
+        return _MergePlan(spark, run, statement, stack, pinned, schema, source, known).build()
 
     return plan
+
+
+def _read_if_small(stack: ExitStack, frame: DataFrame, most_bytes: int) -> pa.Table | None:
+    """Return the rows of a frame if they are few, by what Spark says of its size and by their number; else None.
+
+    A frame of these rows has the same types.
+    """
+    explained = frame.sparkSession.sql(f"EXPLAIN COST SELECT * FROM {create_view(stack, frame)}").first()[0]  # noqa: S608
+    size = _SIZE.search(explained)
+    if size is None or float(size[1]) * _UNITS.get(size[2], math.inf) > most_bytes:
+        return None
+    with translate_task_errors():
+        rows = frame.limit(MOST_KEYS + 1).toArrow()
+    zones = [
+        field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) and field.type.tz else field
+        for field in rows.schema
+    ]
+    rows = rows.cast(pa.schema(zones))
+    types = to_struct(to_spark_rows(rows.schema).struct)
+    same = [each.dataType.jsonValue() for each in types] == [each.dataType.jsonValue() for each in frame.schema]
+    return rows if rows.num_rows <= MOST_KEYS and same else None
+
+
+def _find_key_links(
+    spark: SparkSession, statement: MergeRows, schema: pa.Schema, source_schema: pa.Schema
+) -> list[tuple[str, str]]:
+    """Return columns of the table that a MERGE joins by equal values, each with the column of the source."""
+    table, source = quote_name(statement.alias or statement.table[-1]), quote_name(statement.source_alias)
+    try:
+        query = QueryText(f"SELECT 1 FROM {_TABLE} AS {table} JOIN {_SOURCE} AS {source} ON ({statement.on})")  # noqa: S608
+    except InvalidInputError:
+        return []
+    schemas = {_TABLE: schema, _SOURCE: source_schema}
+    uses = {use: schemas[use.parts[-1]] for use in find_tables(query) if use.parts[-1] in schemas}
+    links = Planner(query, uses, settings=read_settings(spark)).links
+    return [(link.column, link.other_column) for link in links if link.scan.use.parts == (_TABLE,)]
+
+
+def _key_conditions(schema: pa.Schema, rows: pa.Table, links: Sequence[tuple[str, str]]) -> list[str]:
+    """Return conditions in Lance's SQL: rows of the table that match have keys of the source."""
+    conditions = [
+        is_one_of(schema.field(column), pc.unique(rows.column(other)).drop_null().to_pylist())
+        for column, other in links
+    ]
+    return [each.sql for each in conditions if each is not None]
 
 
 def add_source_columns(address: TableAddress, read: RunQuery, statement: MergeRows) -> None:

@@ -23,9 +23,9 @@ from lancehouse.jobs.search import (
     split_found,
     to_result,
 )
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, VersionSelector
 from lancehouse.lake.nearest_rows import Hits
-from lancehouse.lake.scans import FragmentRange, VersionSelector, estimate_bytes, split_fragments
+from lancehouse.lake.scans import FragmentRange, estimate_bytes, split_fragments
 from lancehouse.lake.search import (
     BLOCK_QUERIES,
     QUERY,

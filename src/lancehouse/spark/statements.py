@@ -29,15 +29,15 @@ from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.jobs.job import ChangeResult, WriteOptions
 from lancehouse.jobs.table_changes import replace_properties, set_properties
-from lancehouse.lake.blobs import is_blob
 from lancehouse.lake.commits import count_rows_added, locate_table
-from lancehouse.lake.scans import COMPANION
+from lancehouse.schema.blob_references import is_blob
+from lancehouse.schema.definitions import COMPANION
 from lancehouse.schema.spark import from_ddl, from_spark, to_spark, with_vectors
 from lancehouse.secrets import redact_properties
 from lancehouse.spark import row_statements, table_writer
 from lancehouse.spark import statement_parser as sql
 from lancehouse.spark.conditions import Condition, Constants, Translator
-from lancehouse.spark.queries import parse_time, read_settings, spark_message
+from lancehouse.spark.queries import SMALL_BYTES, parse_time, read_settings, spark_message
 from lancehouse.spark.query_text import QueryText, name_positional
 from lancehouse.spark.row_statements import RunQuery, assign, resolve_column
 from lancehouse.spark.session import to_struct
@@ -340,7 +340,8 @@ class _Runner:
         alias, schema = statement.alias or statement.table[-1], read_columns(owner, levels)
         condition = None if by_source else self._translate(schema, statement.on, alias, qualified=True)
         filter_ = None if condition is None else condition.sql
-        plan = row_statements.plan_merge(self._spark, self._run_for(expressions), self._query, statement, filter_)
+        most = min(SMALL_BYTES, owner.driver_bytes)
+        plan = row_statements.plan_merge(self._spark, self._run_for(expressions), self._query, statement, filter_, most)
         change: ChangeResult = row_statements.change_rows(owner._address(levels), plan)
         counts = [change.updated, change.deleted, change.inserted]
         return self._result(

@@ -32,18 +32,19 @@ from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.table_jobs import TableJobs
-from lancehouse.lake.changes import read_changes
-from lancehouse.lake.commits import NewFragment, find_version
-from lancehouse.lake.dataset import TableRef, local_folder
-from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.scans import (
+from lancehouse.lake.changes import (
     AddedFragment,
     Increment,
     latest_version,
     oldest_version,
+    read_changes,
     read_increments,
     whole_version,
 )
+from lancehouse.lake.commits import NewFragment, find_version
+from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.locations import local_folder
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.secrets import redact
 from lancehouse.spark.changes import COLUMNS as CHANGE_COLUMNS

@@ -53,20 +53,21 @@ def find_table(
     name = tuple(parts)
     if _is_temporary_view(catalog.spark, name):
         return None
+    refusal: InvalidInputError | None = None
     for owner, levels in candidates(catalog, name):
         try:
             table = find(owner, levels)
         except (TableNotFoundError, NamespaceNotFoundError):
             continue
-        except InvalidInputError:
-            if len(levels) > 2:
-                raise
-            continue  # fewer levels than this kind of catalog has: the name is of something else
+        except InvalidInputError as error:
+            if len(levels) > 2:  # with fewer than this kind of catalog has, the name is of something else
+                refusal = refusal or error
+            continue
         if table is not None:
             return owner, levels, table
-    if name[0] not in catalog.attached and _is_known_to_spark(catalog.spark, name):
+    if name[0] not in catalog.attached and (_is_known_to_spark(catalog.spark, name) or _is_file(catalog.spark, name)):
         return None
-    raise not_found(catalog, name)
+    raise refusal or not_found(catalog, name)
 
 
 def new_table_levels(catalog: LanceCatalog, parts: Sequence[str]) -> tuple[LanceCatalog, Levels]:
@@ -118,3 +119,32 @@ def _is_known_to_spark(spark: SparkSession, name: Levels) -> bool:
         return bool(spark.catalog.tableExists(".".join(map(quote_name, name))))
     except PySparkException:  # no such catalog, or more levels than it has
         return False
+
+
+def _is_file(spark: SparkSession, name: Levels) -> bool:
+    """Return whether a name is a format and a path, such as parquet.`/data/docs`, that Spark reads.
+
+    What else is wrong with such files, Spark says itself. A path has a slash: without one, a table of a namespace that
+    is called `text` or `json` and does not exist would be looked for in the working directory.
+
+    Raises:
+        TableNotFoundError: there are no such files.
+        InvalidInputError: Spark does not read this format by a path alone.
+    """
+    if len(name) != 2 or "/" not in name[1]:
+        return False
+    quoted = ".".join(map(quote_name, name))
+    try:
+        _ = spark.table(quoted).schema
+    except PySparkException as error:
+        match error.getCondition():
+            case "TABLE_OR_VIEW_NOT_FOUND":
+                return False
+            case "PATH_NOT_FOUND":
+                raise TableNotFoundError(f"there are no files {name[1]} for Spark to read as {name[0]}") from None
+            case "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY":
+                raise InvalidInputError(
+                    f"Spark does not read {quoted} by this name: make a temporary view of it, with "
+                    f"spark.read.format('{name[0]}').load('{name[1]}').createOrReplaceTempView(…), and name that"
+                ) from None
+    return True

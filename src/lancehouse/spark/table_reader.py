@@ -29,26 +29,20 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.executor_cache import share
-from lancehouse.lake.dataset import TableRef, local_folder
+from lancehouse.lake.dataset import TableRef, VersionSelector, to_millis
 from lancehouse.lake.manifests import read_transaction_uuid
-from lancehouse.lake.scans import (
-    FragmentRange,
-    Scan,
-    TooManyBytesError,
-    VersionSelector,
-    estimate_bytes,
-    limit_bytes,
-    split_fragments,
-)
-from lancehouse.lake.versions import to_millis
+from lancehouse.lake.scans import FragmentRange, Scan, TooManyBytesError, estimate_bytes, limit_bytes, split_fragments
+from lancehouse.locations import local_folder
 from lancehouse.schema.array_conversion import ArrayTooLargeError, to_small_offsets
 from lancehouse.schema.blob_references import is_reference
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.engine import Batches, collect_results, parallelism, run_in_tasks
-from lancehouse.spark.session import to_local_frame, to_struct
+from lancehouse.spark.session import to_struct
 
 MOST_ROWS = (1 << 31) - 1
 """The largest limit that Spark supports."""
+SMALL_ROWS = 50_000
+"""Number of rows that are read in the driver at most to be joined."""
 QUERY = "spark.sql.execution.query.id"
 """Local property of tasks with the id of a query's run: a version 7 UUID, which begins with the time."""
 VISIBLE_MS, VISIBLE_FAR_MS = 200, 1000
@@ -219,6 +213,7 @@ def read_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, *, foll
     schema, split = scan.schema(table, dataset), scan.filter is None
     rows = to_spark_rows(schema)
     parts = split_fragments(dataset, parallelism(spark), split=split)
+    size = estimate_bytes(dataset, schema.names)
 
     def work(parts: list[FragmentRange]) -> Batches:
         table, dataset = pinned.open()
@@ -229,28 +224,29 @@ def read_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, *, foll
         return (made for batch in found for made in rows.convert_batches(batch))
 
     if follows:
-        frame = run_in_tasks(spark, to_shares(parts), follow, to_struct(rows.struct))
+        frame = run_in_tasks(spark, to_shares(parts), follow, to_struct(rows.struct), size=size)
     else:
-        frame = run_in_tasks(spark, parts, work, to_struct(rows.struct))
+        frame = run_in_tasks(spark, parts, work, to_struct(rows.struct), size=size)
     return frame if scan.limit is None else frame.limit(scan.limit)
 
 
-def read_small_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, most_bytes: int) -> DataFrame | None:
-    """Return the rows of a version, read in this process before this returns; None if it reads more bytes than given.
+def read_small_version(pinned: PinnedVersion, scan: Scan, most_bytes: int) -> pa.Table | None:
+    """Return the rows of a version, read in this process; None if it reads more bytes than given, or finds many rows.
 
-    Spark knows the size of such rows: it sends the smaller side of a join to all tasks, instead of sorting both.
+    Spark sends rows of the driver to tasks one by one: of many rows, tasks read them faster.
     """
     table, dataset = pinned.open()
     schema = scan.schema(table, dataset)
-    if estimate_bytes(dataset, schema.names, scan.filter) > most_bytes:
+    is_large = scan.filter is None and dataset.count_rows() > SMALL_ROWS
+    if is_large or estimate_bytes(dataset, schema.names, scan.filter) > most_bytes:
         return None
     parts = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
     try:
         batches = list(limit_bytes(scan.batches(table, dataset, parts), most_bytes))
     except TooManyBytesError:  # the files are smaller than their rows
         return None
-    frame = to_local_frame(spark, pa.Table.from_batches(batches, schema))
-    return frame if scan.limit is None else frame.limit(scan.limit)
+    rows = pa.Table.from_batches(batches, schema)
+    return rows if rows.num_rows <= SMALL_ROWS else None
 
 
 def read_following_batches(

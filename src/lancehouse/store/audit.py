@@ -47,7 +47,8 @@ RECENT = Statement(
     .where(a.c.id < bindparam("below"), a.c.at_ms >= bindparam("since"), a.c.at_ms < bindparam("until"))
     .order_by(a.c.id.desc())
     .limit(bindparam("size"))
-    .offset(NONE)
+    .offset(NONE),
+    is_planned_anew=True,  # a time without a beginning or an end must not be looked for in its index
 )
 RECENT_OF = Statement(
     select(a.c.id, *(a.c[name] for name in NAMES))
@@ -59,7 +60,8 @@ RECENT_OF = Statement(
     )
     .order_by(a.c.id.desc())
     .limit(bindparam("size"))
-    .offset(NONE)
+    .offset(NONE),
+    is_planned_anew=True,  # a time without a beginning or an end must not be looked for in its index
 )
 UNNUMBERED = Statement(
     select(a.c.id).where(a.c.position.is_(None)).order_by(a.c.id).limit(bindparam("size")).offset(NONE)

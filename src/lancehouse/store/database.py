@@ -158,6 +158,8 @@ READ_CACHE_KIB = 256
 """Page cache of each thread: the next write empties it, and the system caches the file anyway."""
 JOURNAL_LIMIT = 64 << 20
 """Size in bytes to which the write-ahead log is truncated."""
+MOST_FOREIGN_READERS = 64
+"""Most connections of threads that Python did not start; the system uses ids of threads that have ended again."""
 MOST_RECALLED = 2000
 """Most results that a thread caches."""
 
@@ -170,6 +172,8 @@ class Sqlite:
         self._local = threading.local()
         self._guard = threading.Lock()
         self._readers: list[_Reader] = []
+        self._foreign_readers: dict[int, _Reader] = {}
+        """Readers of threads that Python did not start, by the thread's id."""
         self._writer: Writer | None = None
         self._ready = False
         self._closed = False
@@ -196,8 +200,9 @@ class Sqlite:
         """Finish waiting writes, then close all connections."""
         with self._guard:
             self._closed = True
-            writer, readers = self._writer, self._readers
+            writer, readers = self._writer, [*self._readers, *self._foreign_readers.values()]
             self._readers = []
+            self._foreign_readers = {}
         if writer is not None:
             writer.close()
         for reader in readers:
@@ -224,20 +229,36 @@ class Sqlite:
     def _reader(self) -> _Reader:
         reader: _Reader | None = getattr(self._local, "reader", None)
         if reader is None or reader.closed:
-            reader = self._local.reader = self._new_reader()
+            reader = self._local.reader = self._find_foreign_reader() or self._new_reader()
         return reader
+
+    def _find_foreign_reader(self) -> _Reader | None:
+        """Return the reader of a thread that Python did not start, if it has one.
+
+        Lance calls its namespace from such threads. To Python each call is a new thread, which has no values of its own
+        yet, and whose end nobody sees: without this, each call would leave an open connection.
+        """
+        reader = self._foreign_readers.get(threading.get_ident())
+        return None if reader is None or reader.closed else reader
 
     def _new_reader(self) -> _Reader:
         connection = self.connect()
         connection.execute("PRAGMA query_only=ON")
         connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
-        reader = _Reader(connection)
+        reader, oldest = _Reader(connection), None
         with self._guard:
             if self._closed:
                 reader.close()
                 raise statements.closed_error()
-            # Readers of threads that have ended are dropped here, so that their connections are closed.
-            self._readers = [other for other in self._readers if other.owner.is_alive()] + [reader]
+            if isinstance(reader.owner, threading._DummyThread):
+                self._foreign_readers[threading.get_ident()] = reader
+                if len(self._foreign_readers) > MOST_FOREIGN_READERS:
+                    oldest = self._foreign_readers.pop(next(iter(self._foreign_readers)))
+            else:
+                # Readers of threads that have ended are dropped here, so that their connections are closed.
+                self._readers = [other for other in self._readers if other.owner.is_alive()] + [reader]
+        if oldest is not None:
+            oldest.close()
         return reader
 
     def _new_writer(self) -> Writer:

@@ -8,13 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, delete, func, literal_column, or_, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    union,
+    update,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from lancehouse.store.fences import is_closed
 from lancehouse.store.model import NUMBER, ChangedTable, MaintainedTable, MaintenanceRun
 from lancehouse.store.model import commits as c
 from lancehouse.store.model import entries as e
+from lancehouse.store.model import fences as f
 from lancehouse.store.model import maintained_tables as m
 from lancehouse.store.model import maintenance_marks as k
 from lancehouse.store.model import maintenance_runs as r
@@ -132,12 +150,6 @@ def list_marks(tx: Tx, prefix: str) -> dict[str, int]:
 
 LAST_COMMIT = Statement(select(func.max(c.c.id)))
 SETTLED_COMMIT = Statement(select(func.max(c.c.id)).where(c.c.id > bindparam("after"), c.c.at_ms < bindparam("before")))
-_changed = (
-    select(c.c.entry_id, func.max(c.c.at_ms).label("changed_ms"))
-    .where(c.c.id > bindparam("after"))
-    .group_by(c.c.entry_id)
-    .subquery()
-)
 _PLANNED = (
     e.c.id,
     n.c.warehouse_id,
@@ -153,23 +165,33 @@ _PLANNED = (
 )
 CHANGED = Statement(
     select(*_PLANNED)
-    .select_from(_changed)
-    .join(e, e.c.id == _changed.c.entry_id)
-    .join(n, n.c.id == e.c.namespace_id)
-    .outerjoin(s, and_(s.c.entry_id == e.c.id, s.c.snapshot_id == e.c.version))
-    .outerjoin(m, m.c.entry_id == e.c.id)
-    .where(e.c.kind == literal_column("'lance'"))
-)
-SWEPT = Statement(
-    select(*_PLANNED)
     .select_from(e)
     .join(n, n.c.id == e.c.namespace_id)
     .outerjoin(s, and_(s.c.entry_id == e.c.id, s.c.snapshot_id == e.c.version))
     .outerjoin(m, m.c.entry_id == e.c.id)
-    .where(e.c.kind == literal_column("'lance'"), e.c.id > bindparam("after"))
+    .where(
+        e.c.kind == literal_column("'lance'"),
+        # By id: for a list of the changed tables without repetitions, SQLite would read all commits, table by table.
+        e.c.id.in_(select(c.c.entry_id).where(c.c.id > bindparam("after"))),
+    )
+)
+# The page is cut before the joins: Postgres would else join all tables from the first one on, for each page.
+_page = (
+    select(e.c.id)
+    .where(e.c.kind == literal_column("'lance'"), e.c.namespace_id.is_not(None), e.c.id > bindparam("after"))
     .order_by(e.c.id)
     .limit(bindparam("size"))
     .offset(NONE)
+    .subquery()
+)
+SWEPT = Statement(
+    select(*_PLANNED)
+    .select_from(_page)
+    .join(e, e.c.id == _page.c.id)
+    .join(n, n.c.id == e.c.namespace_id)
+    .outerjoin(s, and_(s.c.entry_id == e.c.id, s.c.snapshot_id == e.c.version))
+    .outerjoin(m, m.c.entry_id == e.c.id)
+    .order_by(e.c.id)
 )
 POLICIES = Statement(
     select(n.c.warehouse_id, n.c.path, n.c.properties).where(n.c.properties.like(bindparam("pattern")))
@@ -320,16 +342,18 @@ _MAINTAINED = (
 )
 # A dropped table of this catalog may keep its entry for a while, without a namespace.
 _EXISTS = or_(m.c.entry_id.is_(None), n.c.id.is_not(None))
+# With a database that is older than its storage, clean-up would delete versions that are newer.
+_IS_OPEN = ~exists().where(f.c.warehouse_id == n.c.warehouse_id, is_closed)
 
 COUNT_LEASES = Statement(select(func.count()).select_from(m).where(m.c.lease_until_ms >= bindparam("now")))
 DUE = Statement(
-    _MAINTAINED.where(_EXISTS, m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None))
+    _MAINTAINED.where(_EXISTS, _IS_OPEN, m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None))
     .order_by(m.c.due_ms, m.c.id)
     .limit(bindparam("size"))
     .offset(NONE)
 )
 EXPIRED = Statement(
-    _MAINTAINED.where(_EXISTS, m.c.lease_until_ms < bindparam("now"))
+    _MAINTAINED.where(_EXISTS, _IS_OPEN, m.c.lease_until_ms < bindparam("now"))
     .order_by(m.c.lease_until_ms, m.c.id)
     .limit(bindparam("size"))
     .offset(NONE)
@@ -357,7 +381,10 @@ TAKE = Statement(
     )
 )
 _MINE = (m.c.id == bindparam("table"), m.c.lease == bindparam("known"), m.c.worker == bindparam("by"))
-RENEW = Statement(update(m).where(*_MINE).values(lease_until_ms=bindparam("until")))
+_is_fenced = exists().where(
+    e.c.id == m.c.entry_id, n.c.id == e.c.namespace_id, f.c.warehouse_id == n.c.warehouse_id, is_closed
+)
+RENEW = Statement(update(m).where(*_MINE, ~_is_fenced).values(lease_until_ms=bindparam("until")))
 FINISH = Statement(
     update(m)
     .where(*_MINE)
@@ -373,8 +400,8 @@ FINISH = Statement(
         failures=bindparam("failed"),
         error=bindparam("problem"),
         seen=bindparam("found"),
-        requested=case((m.c.requested == bindparam("done"), literal_column("''")), else_=m.c.requested),
-        requested_by=case((m.c.requested == bindparam("done"), literal_column("''")), else_=m.c.requested_by),
+        requested=case((m.c.requested == bindparam("done"), bindparam("again")), else_=m.c.requested),
+        requested_by=case((m.c.requested == bindparam("done"), bindparam("again_by")), else_=m.c.requested_by),
     )
 )
 INSERT_RUN = Statement(insert_into(r, "table_id", *RUN))
@@ -416,7 +443,7 @@ def has_due_tables(tx: Tx) -> bool:
 
 
 def renew_lease(tx: Tx, table: MaintainedTable, worker: str, lease_ms: int) -> bool:
-    """Prolong the lease that `claim_tables` gave; False if another worker has the table."""
+    """Prolong the lease that `claim_tables` gave; False if another worker has the table, or it must not be changed."""
     values = {"table": table.id, "known": table.lease + 1, "by": worker, "until": read_clock(tx) + lease_ms}
     return tx.run(RENEW, values) == 1
 
@@ -430,6 +457,7 @@ def finish_lease(
     why: str,
     failures: int,
     error: str,
+    is_done: bool,
     seen: Mapping[str, Any],
     runs: Sequence[MaintenanceRun],
 ) -> bool:
@@ -443,6 +471,7 @@ def finish_lease(
         why: the reason for that.
         failures: how often in a row it has failed.
         error: the last failure.
+        is_done: whether what was requested is done; otherwise the request stays.
         seen: what was found.
         runs: what was done.
     """
@@ -457,6 +486,8 @@ def finish_lease(
         "problem": error,
         "found": to_json(seen),
         "done": table.requested,
+        "again": "" if is_done else table.requested,
+        "again_by": "" if is_done else table.requested_by,
     }
     if tx.run(FINISH, values) != 1:
         return False
@@ -488,10 +519,31 @@ def _maintained_table(row: Row) -> MaintainedTable:
 
 # Status
 
+
+def _first_ids(condition: ColumnElement[bool], order: Column[Any]) -> Select[tuple[int]]:
+    """Return a query for the ids of the first tables that meet a condition, in the order of an index."""
+    ids = (
+        select(m.c.id)
+        .outerjoin(e, e.c.id == m.c.entry_id)
+        .where(condition, _IS_THERE)
+        .order_by(order, m.c.id)
+        .limit(bindparam("size"))
+        .offset(NONE)
+    )
+    return select(ids.subquery().c.id)
+
+
+_IS_THERE = or_(m.c.entry_id.is_(None), e.c.namespace_id.is_not(None))
+_HAS_FAILED = m.c.failures > literal_column("0")
 LISTED = Statement(
     _MAINTAINED.where(
-        _EXISTS,
-        or_(m.c.due_ms <= bindparam("upto"), m.c.lease_until_ms.is_not(None), m.c.failures > literal_column("0")),
+        m.c.id.in_(
+            union(
+                _first_ids(m.c.due_ms <= bindparam("upto"), m.c.due_ms),
+                _first_ids(m.c.lease_until_ms.is_not(None), m.c.lease_until_ms),
+                _first_ids(_HAS_FAILED, m.c.due_ms),
+            )
+        )
     )
     .order_by(m.c.lease_until_ms.is_(None), m.c.due_ms, m.c.id)
     .limit(bindparam("size"))
@@ -518,17 +570,41 @@ RUNS_OF_TABLE = Statement(
     .limit(bindparam("size"))
     .offset(NONE)
 )
+
+
+def _count(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    return (
+        select(func.count())
+        .select_from(m)
+        .outerjoin(e, e.c.id == m.c.entry_id)
+        .where(*conditions, _IS_THERE)
+        .scalar_subquery()
+    )
+
+
+_is_due = and_(m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None))
 COUNTS = Statement(
     select(
-        func.count(),
-        func.count(case((and_(m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)), m.c.id))),
-        func.count(case((m.c.lease_until_ms >= bindparam("now"), m.c.id))),
-        func.count(case((m.c.failures > literal_column("0"), m.c.id))),
-        func.min(case((and_(m.c.due_ms > literal_column("0"), m.c.lease_until_ms.is_(None)), m.c.due_ms))),
+        _count(_is_due),
+        _count(m.c.lease_until_ms >= bindparam("now")),
+        _count(_HAS_FAILED),
+        select(func.min(m.c.due_ms))
+        .select_from(m)
+        .outerjoin(e, e.c.id == m.c.entry_id)
+        .where(_is_due, m.c.due_ms > literal_column("0"), _IS_THERE)
+        .scalar_subquery(),
     )
-    .select_from(m)
-    .outerjoin(e, e.c.id == m.c.entry_id)
-    .where(or_(m.c.entry_id.is_(None), e.c.namespace_id.is_not(None)))
+)
+# Dropped tables are few: to count them apart spares a look at the entry of every table.
+COUNT_KNOWN = Statement(
+    select(
+        select(func.count()).select_from(m).scalar_subquery()
+        - select(func.count())
+        .select_from(e)
+        .join(m, m.c.entry_id == e.c.id)
+        .where(e.c.namespace_id.is_(None))
+        .scalar_subquery()
+    )
 )
 DELETE_RUNS = Statement(delete(r).where(r.c.ended_ms < bindparam("before")))
 
@@ -566,16 +642,16 @@ def list_runs(tx: Tx, table_id: int, limit: int) -> list[MaintenanceRun]:
 
 
 def count_tables(tx: Tx) -> dict[str, int]:
-    """Return how many tables are known, due, running and failing, and the age in ms of what is due for longest."""
+    """Return how many tables are due, running and failing, and the age in ms of what is due for longest."""
     now = read_clock(tx)
-    ((known, due, running, failing, oldest),) = tx.fetch_all(COUNTS, {"now": now})
-    return {
-        "known": known,
-        "due": due,
-        "running": running,
-        "failing": failing,
-        "waiting_ms": max(0, now - oldest) if oldest else 0,
-    }
+    ((due, running, failing, oldest),) = tx.fetch_all(COUNTS, {"now": now})
+    return {"due": due, "running": running, "failing": failing, "waiting_ms": max(0, now - oldest) if oldest else 0}
+
+
+def count_known_tables(tx: Tx) -> int:
+    """Return how many tables are under maintenance; it takes the longer, the more there are."""
+    ((known,),) = tx.fetch_all(COUNT_KNOWN, {})
+    return int(known)
 
 
 def delete_runs_before(tx: Tx, before_ms: int) -> int:

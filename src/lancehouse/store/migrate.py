@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -33,9 +33,9 @@ from lancehouse.store.database import PATIENCE_S, Database, Sqlite
 from lancehouse.store.model import metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD = "0006"
+HEAD = "0009"
 """The newest migration. Numbers let a program tell an older schema from a newer one."""
-RELEASES = {"0001": "0.1", "0002": "0.1", "0003": "0.2", "0004": "0.2", "0005": "0.2", HEAD: "0.2"}
+RELEASES = {"0001": "0.1", "0002": "0.1"} | dict.fromkeys(("0003", "0004", "0005", "0006", "0007", "0008", HEAD), "0.2")
 """Release of lancehouse that a schema belongs to."""
 
 VERSION_TABLE = "lancehouse_schema"
@@ -49,6 +49,13 @@ version = Table(
 
 LOCK = "SELECT pg_advisory_xact_lock(7883954722)"
 """Held by whoever changes the schema."""
+
+
+SEARCH_INDEX = (
+    "CREATE EXTENSION IF NOT EXISTS pg_trgm",
+    "CREATE INDEX IF NOT EXISTS ix_entries_name_words ON entries USING gin (lower(name) gin_trgm_ops)",
+)
+"""Statements for Postgres, which an administrator can run too."""
 
 
 class SchemaState(Enum):
@@ -84,8 +91,26 @@ def create_if_empty(database: Database) -> bool:
             return False
         version.create(connection, checkfirst=False)
         metadata.create_all(connection, checkfirst=False)
+        create_search_index(connection)
         connection.execute(version.insert().values(version_num=HEAD))
     return True
+
+
+def create_search_index(connection: Connection) -> None:
+    """Create the index by which Postgres finds entries whose names contain a word, where it can.
+
+    It needs the extension pg_trgm, which comes with Postgres, and which an owner of the database may create. Without it
+    a search reads all names.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    if connection.exec_driver_sql("SELECT 1 FROM pg_available_extensions WHERE name = 'pg_trgm'").first() is None:
+        return
+    # Not allowed, or not on the list of a managed Postgres, which then is no error of privileges: an administrator may
+    # create both later.
+    with suppress(DBAPIError), connection.begin_nested():
+        for statement in SEARCH_INDEX:
+            connection.exec_driver_sql(statement)
 
 
 def check(database: Database) -> None:

@@ -227,6 +227,7 @@ grants = Table(
     Column("path_key", TEXT, primary_key=True),
     Column("path", TEXT, nullable=False),
     Column("table_name", TEXT),
+    Column("restriction", TEXT),
     Index(None, "warehouse", "path_key"),  # finds who has grants on a table
 )
 
@@ -269,13 +270,27 @@ maintained_tables = Table(
     Column("requested_by", TEXT, nullable=False),
     Column("lease", NUMBER, nullable=False),
     Column("worker", TEXT, nullable=False),
-    Column("lease_until_ms", NUMBER, index=True),
+    Column("lease_until_ms", NUMBER),
     Column("started_ms", NUMBER),
     Column("looked_ms", NUMBER),
     Column("failures", NUMBER, nullable=False),
     Column("error", TEXT, nullable=False),
     Column("seen", TEXT, nullable=False),
     UniqueConstraint("backend", "path_key"),
+    # Of leased tables only: SQLite would look for those that are due among all that are not leased.
+    Index(
+        "ix_maintained_tables_leased",
+        "lease_until_ms",
+        sqlite_where=text("lease_until_ms IS NOT NULL"),
+        postgresql_where=text("lease_until_ms IS NOT NULL"),
+    ),
+    Index(
+        "ix_maintained_tables_failing",
+        "due_ms",
+        "id",
+        sqlite_where=text("failures > 0"),
+        postgresql_where=text("failures > 0"),
+    ),
     **NEVER_AGAIN,
 )
 
@@ -313,9 +328,28 @@ maintenance_marks = Table(
     Column("holder", TEXT, nullable=False),
 )
 
+fences = Table(
+    "fences",
+    metadata,
+    _foreign_key("warehouses", cascade=True, primary_key=True),
+    Column("catalog", TEXT, nullable=False),
+    Column("epoch", NUMBER, nullable=False),
+    Column("tokens", TEXT, nullable=False),
+    Column("position", NUMBER, nullable=False),
+    Column("state", TEXT, nullable=False),
+    Column("reason", TEXT, nullable=False),
+    Column("renewed_ms", NUMBER),
+    Column("holder", TEXT, nullable=False),
+    Column("leased_until_ms", NUMBER, nullable=False),
+)
+
 
 Kind = Literal["lance", "iceberg", "view"]
 """The kind of an entry; tables and views share one set of names."""
+
+FenceState = Literal["open", "unguarded", "fenced", "adopting"]
+"""Of a warehouse: changes are taken; taken though its epoch file cannot be read or written; refused; refused until an
+adoption that has begun is finished."""
 
 Json = dict[str, Any]
 
@@ -437,6 +471,28 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceRow:
+    """What the database knows of the epoch file in a warehouse, and whether the warehouse takes changes."""
+
+    warehouse_id: int
+    catalog: str
+    """Random id of this catalog, made with the row; copies of the database share it."""
+    epoch: int
+    """Greater by one with each `lancehouse db adopt`."""
+    tokens: tuple[str, ...]
+    """The last tokens that servers on this database wrote or were about to write, the newest last."""
+    position: int
+    """Id of the last change in the audit when the file was last written."""
+    state: FenceState
+    reason: str
+    """Why changes are refused, or why nobody checks."""
+    renewed_ms: int | None
+    """When the file was last written by a server on this database; None if it never was."""
+    holder: str
+    leased_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrincipalRow:
     """A person or program that may call the server. Secrets are stored as hashes only."""
 
@@ -455,6 +511,8 @@ class GrantRow:
     warehouse: str | None
     levels: tuple[str, ...]
     table: str | None = None
+    restriction: str | None = None
+    """Row filter and column masks as JSON."""
 
 
 @dataclass(frozen=True, slots=True)

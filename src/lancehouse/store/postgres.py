@@ -105,7 +105,9 @@ class PostgresTx(Tx):
         self._readonly = readonly
 
     def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
-        return self._execute(statement.postgres, values).fetchall()
+        # Prepared, as the driver does by itself in time, a statement may get a plan for values that nobody knows.
+        prepare = False if statement.is_planned_anew else None
+        return self._execute(statement.postgres, values, prepare).fetchall()
 
     def run(self, statement: Statement, values: Values) -> int:
         return self._execute(statement.postgres, values).rowcount
@@ -124,9 +126,9 @@ class PostgresTx(Tx):
             self._execute("SELECT pg_advisory_xact_lock_shared(key) FROM unnest(%(shared)s::bigint[]) AS key", keys)
             self._execute("SELECT pg_advisory_xact_lock(%(own)s)", keys)
 
-    def _execute(self, sql: str, values: Values) -> psycopg.Cursor[Row]:
+    def _execute(self, sql: str, values: Values, prepare: bool | None = None) -> psycopg.Cursor[Row]:
         with translate_errors():
-            return self._connection.execute(cast("Any", sql), values)
+            return self._connection.execute(cast("Any", sql), values, prepare=prepare)
 
 
 class Postgres:

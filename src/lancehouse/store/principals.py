@@ -88,7 +88,9 @@ TOKENS = Statement(
 DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
 DELETE_TOKENS = Statement(delete(t).where(t.c.principal_id == bindparam("principal")))
 PUT_GRANT = Statement(
-    insert_into(g, "principal_id", "role", "warehouse", "path_key", "path", "table_name").on_conflict_do_nothing()
+    insert_into(
+        g, "principal_id", "role", "warehouse", "path_key", "path", "table_name", "restriction"
+    ).on_conflict_do_nothing()
 )
 DELETE_GRANT = Statement(
     delete(g).where(
@@ -98,7 +100,7 @@ DELETE_GRANT = Statement(
         g.c.path_key == bindparam("here"),
     )
 )
-GRANT_COLUMNS = (g.c.role, g.c.warehouse, g.c.path, g.c.table_name)
+GRANT_COLUMNS = (g.c.role, g.c.warehouse, g.c.path, g.c.table_name, g.c.restriction)
 GRANTS = Statement(
     select(*GRANT_COLUMNS)
     .where(g.c.principal_id == bindparam("principal"))
@@ -256,7 +258,7 @@ def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:
     """Insert a grant; one that exists already is left as it is."""
     values = {"principal_id": principal_id, "role": grant.role, "warehouse": grant.warehouse or EVERYWHERE}
     names = {"path": join_levels(grant.levels), "path_key": scope_key(grant.levels, grant.table)}
-    tx.run(PUT_GRANT, {**values, **names, "table_name": grant.table})
+    tx.run(PUT_GRANT, {**values, **names, "table_name": grant.table, "restriction": grant.restriction})
 
 
 def scope_key(levels: tuple[str, ...], table: str | None) -> str:
@@ -303,7 +305,7 @@ def list_holders_of_grants(
 
 
 def _grant_row(row: Sequence[Any]) -> GrantRow:
-    return GrantRow(row[0], row[1] or None, split_levels(row[2]), row[3])
+    return GrantRow(row[0], row[1] or None, split_levels(row[2]), row[3], row[4])
 
 
 def find_signing_key(tx: Tx) -> str | None:

@@ -268,7 +268,9 @@ OVERLAPPING = Statement(
         e.c.id != bindparam("exclude"),
     )
     .limit(literal_column("1"))
-    .offset(NONE)
+    .offset(NONE),
+    # For locations that it does not know, Postgres expects some that overlap, and looks at all tables for the first.
+    is_planned_anew=True,
 )
 
 ENCLOSING = Statement(
@@ -348,6 +350,65 @@ def list_entries_with_property(
         pair = pair.replace(special, f"/{special}")
     values = {"warehouse": warehouse_id, "kind_0": kind, "pattern": f"%{pair}%", "size": limit}
     return [(split_levels(row[0]), row[1]) for row in tx.fetch_all(ENTRIES_WITH, values)]
+
+
+NAMESPACES = Statement(select(n.c.id, n.c.path).where(n.c.warehouse_id == bindparam("warehouse")))
+MOST_PATTERNS = 4
+"""Most words of a search that the database looks for; the longest say most."""
+MOST_SEARCHED = 16
+"""Most namespaces that a search names; with more, it looks into all."""
+
+
+def list_all_namespaces(tx: Tx, warehouse_id: int) -> list[tuple[int, tuple[str, ...]]]:
+    """Return id and levels of all namespaces of a warehouse."""
+    return [(row[0], split_levels(row[1])) for row in tx.fetch_all(NAMESPACES, {"warehouse": warehouse_id})]
+
+
+def search_entries(
+    tx: Tx, warehouse_id: int, words: Sequence[str], namespaces: Sequence[int], after: int, limit: int
+) -> list[tuple[int, int, str, Kind]]:
+    """Return id, namespace, name and kind of entries whose names may contain all words, those after an id, in order.
+
+    All that do are among them: letters beyond ASCII, which a database may not know in both cases, are left open. With
+    Postgres' extension pg_trgm an index finds those that contain a word of three letters; else all names are read.
+
+    Args:
+        tx: the transaction.
+        warehouse_id: id of the warehouse.
+        words: parts of names, in lower case.
+        namespaces: where to look; in the whole warehouse if there are more than `MOST_SEARCHED` of them.
+        after: the last id of the previous page.
+        limit: most entries to return.
+    """
+    patterns = [_like_pattern(word) for word in sorted(words, key=len)[-MOST_PATTERNS:]]
+    places = namespaces if len(namespaces) <= MOST_SEARCHED else ()
+    values: dict[str, Any] = {"warehouse": warehouse_id, "after": after, "size": limit}
+    values |= {f"word_{number}": pattern for number, pattern in enumerate(patterns)}
+    if places:
+        values |= {f"place_{number}": places[number % len(places)] for number in range(MOST_SEARCHED)}
+    return [
+        (row[0], row[1], row[2], row[3]) for row in tx.fetch_all(_search_statement(len(patterns), bool(places)), values)
+    ]
+
+
+@cache
+def _search_statement(words: int, has_places: bool) -> Statement:
+    clause = (
+        select(e.c.id, e.c.namespace_id, e.c.name, e.c.kind)
+        .join(n, n.c.id == e.c.namespace_id)
+        .where(n.c.warehouse_id == bindparam("warehouse"), e.c.id > bindparam("after"))
+    )
+    for number in range(words):
+        clause = clause.where(func.lower(e.c.name).like(bindparam(f"word_{number}"), escape="/"))
+    if has_places:
+        clause = clause.where(e.c.namespace_id.in_([bindparam(f"place_{number}") for number in range(MOST_SEARCHED)]))
+    # Of a rare word the index of words finds all, of a frequent one the first in the order of ids are enough.
+    return Statement(clause.order_by(e.c.id).limit(bindparam("size")).offset(NONE), is_planned_anew=True)
+
+
+def _like_pattern(text: str) -> str:
+    """Return a pattern of LIKE for what contains a text, with anything in the place of letters beyond ASCII."""
+    return "".join(["%", *("%" if ord(each) > 127 else f"/{each}" if each in "/%_" else each for each in text), "%"])
 
 
 @cache

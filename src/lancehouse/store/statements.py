@@ -75,8 +75,10 @@ POSTGRES = PGDialect_psycopg(paramstyle="pyformat")  # type: ignore[no-untyped-c
 class Statement:
     """One statement. Values are named by `bindparam`; constants must be literals in it."""
 
-    def __init__(self, clause: ClauseElement) -> None:
+    def __init__(self, clause: ClauseElement, *, is_planned_anew: bool = False) -> None:
+        """Take a statement; `is_planned_anew` if Postgres' best plan depends on the values, each time."""
         self._clause = clause
+        self.is_planned_anew = is_planned_anew
 
     @cached_property
     def sqlite(self) -> str:

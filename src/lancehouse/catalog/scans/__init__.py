@@ -12,12 +12,14 @@ from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.manifests import ReadFile
 from lancehouse.catalog.location_access import ReadableLocations, TableFiles
 from lancehouse.catalog.metadata_loader import LanceMetadataCache
+from lancehouse.catalog.restricted_tables import RestrictedTables
 from lancehouse.catalog.scans import iceberg
 from lancehouse.catalog.scans.exports import Exports
 from lancehouse.catalog.scans.lance import LanceScans
 from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, completed_plan, decode_task
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.lake.restricted_rows import VisiblePart
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow
@@ -28,8 +30,16 @@ _PLAN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class Scans:
     """The endpoints of scan planning. Every plan is complete in its response, so the server keeps no state for it."""
 
-    def __init__(self, database: Database, lance_tables: LanceMetadataCache, *, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        lance_tables: LanceMetadataCache,
+        restricted: RestrictedTables,
+        *,
+        cache_bytes: int,
+    ) -> None:
         self._database = database
+        self._restricted = restricted
         self.exports = Exports(database, cache_bytes=cache_bytes)
         self._lance = LanceScans(lance_tables, self.exports)
 
@@ -41,10 +51,11 @@ class Scans:
             InvalidInputError: the request is not valid, or names a snapshot or a column that does not exist.
             PermissionDeniedError: the table has files that the caller may not read.
         """
-        entry = self._get_entry(caller, warehouse, levels, name)
+        entry, part = self._get_entry(caller, warehouse, levels, name)
         scan_request = ScanRequest.from_json(request)
         if entry.kind == "lance":
-            return completed_plan(self._lance.plan(self._readable_locations(caller, warehouse), entry, scan_request))
+            places = self._readable_locations(caller, warehouse)
+            return completed_plan(self._lance.plan(places, entry, scan_request, part))
         table, read_file, files = self._load_iceberg(caller, warehouse, entry)
         return completed_plan(iceberg.plan(table, read_file, scan_request, files, has_nulls=_can_read_nulls(caller)))
 
@@ -55,10 +66,10 @@ class Scans:
             TableNotFoundError: there is no such table.
             PlanTaskNotFoundError: it is not from a plan of this table.
         """
-        entry = self._get_entry(caller, warehouse, levels, name)
+        entry, part = self._get_entry(caller, warehouse, levels, name)
         content = decode_task(plan_task)
         if entry.kind == "lance":
-            return self._lance.fetch_tasks(self._readable_locations(caller, warehouse), entry, content)
+            return self._lance.fetch_tasks(self._readable_locations(caller, warehouse), entry, content, part)
         table, read_file, files = self._load_iceberg(caller, warehouse, entry)
         return iceberg.fetch_tasks(table, read_file, content, files, has_nulls=_can_read_nulls(caller))
 
@@ -83,12 +94,24 @@ class Scans:
         if not _PLAN_ID.fullmatch(plan_id):
             raise _plan_not_found(plan_id)
 
-    def _get_entry(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str) -> EntryRow:
+    def _get_entry(
+        self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str
+    ) -> tuple[EntryRow, VisiblePart | None]:
+        """Return the entry of a table, and the part of it that the caller sees, or None for all.
+
+        Raises:
+            PermissionDeniedError: the caller may not read it; or sees a part, and nobody can keep them from reading
+                the copies that others get.
+        """
+        if caller.identity.find_row_policy(warehouse.name, levels, name) is not None:
+            entry, part = self._restricted.get_entry(caller, warehouse, levels, name)
+            self._restricted.require_scoped_copies(warehouse, part)
+            return entry, part
         caller.identity.require_role(Role.READER, warehouse.name, levels, name)
-        entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
-        if entry is None or entry.kind == "view":
+        found = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
+        if found is None or found.kind == "view":
             raise table_not_found(levels, name)
-        return entry
+        return found, None
 
     def _readable_locations(self, caller: Caller, warehouse: Warehouse) -> ReadableLocations:
         return ReadableLocations.from_caller(self._database, caller, warehouse)

@@ -29,8 +29,8 @@ from lancehouse.catalog import location_access
 from lancehouse.catalog.entries import now_ms
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.dataset import local_folder
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
+from lancehouse.locations import local_folder
 from lancehouse.store import exports as export_rows
 from lancehouse.store.database import Database
 from lancehouse.store.model import ExportRow
@@ -121,11 +121,13 @@ class ExportFiles:
         scheme, bucket, path = file_io.parse_location(self._root)
         system = file_io.fs_by_scheme(scheme, bucket)
         infos = system.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
-        return [
-            (info.path.split("/")[-2], f"{self._root}{info.path.removeprefix(path)}")
+        old = [
+            info.path.removeprefix(path)
             for info in infos
             if info.type == pafs.FileType.File and (info.mtime_ns or 0) / 1e9 < limit
         ]
+        # Copies lie in a folder for each table; what lies beside these folders, as the epoch file does, is not a copy.
+        return [(file.split("/")[1], f"{self._root}{file}") for file in old if file.count("/") == 2]
 
 
 def _to_iceberg_path(file: Path) -> str:

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-from lance_namespace.errors import LanceNamespaceError, TableNotFoundError, TableVersionNotFoundError
+from lance_namespace.errors import (
+    LanceNamespaceError,
+    PermissionDeniedError,
+    TableNotFoundError,
+    TableVersionNotFoundError,
+)
 from pyiceberg.expressions import BooleanExpression, BoundReference, BoundTerm
 from pyiceberg.expressions.literals import AboveMax, BelowMin
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, visit
@@ -26,12 +31,14 @@ from pyiceberg.schema import Schema
 from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
 from lancehouse.catalog.location_access import ReadableLocations
 from lancehouse.catalog.metadata_loader import LanceMetadataCache
+from lancehouse.catalog.restricted_tables import copies_key
 from lancehouse.catalog.scans.exports import ExportRequest, Exports
 from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.chunked_scan import group_up_to
 from lancehouse.lake.dataset import TableRef, from_snapshot_id
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
+from lancehouse.lake.restricted_rows import VisiblePart
 from lancehouse.store.model import EntryRow, ExportRow
 
 TRUE = "true"
@@ -261,39 +268,59 @@ class LanceScans:
         self._tables = tables
         self._exports = exports
 
-    def plan(self, places: ReadableLocations, entry: EntryRow, request: ScanRequest) -> Json:
-        """Return the tasks of a scan; `places` are the locations that its caller may read.
+    def plan(
+        self, places: ReadableLocations, entry: EntryRow, request: ScanRequest, part: VisiblePart | None = None
+    ) -> Json:
+        """Return the tasks of a scan.
+
+        Args:
+            places: the locations that its caller may read.
+            entry: the table.
+            request: the scan.
+            part: the part of the table that its caller sees; None for all of it.
 
         Raises:
             InvalidInputError: the request names a snapshot or a column that does not exist.
-            PermissionDeniedError: the table has files in locations that the caller may not read.
+            PermissionDeniedError: the table has files in locations that the caller may not read, or a part of it is
+                scanned by what was added to it.
         """
         is_latest = not request.is_incremental and request.snapshot_id is None
-        table, warehouse = self._load_table(places, entry, is_latest=is_latest), places.warehouse
+        if part is not None and request.is_incremental:
+            raise PermissionDeniedError(
+                f"{part.name}: your grant has a row filter or masks: scan a snapshot as a whole"
+            )
+        table, warehouse = self._load_table(places, entry, part, is_latest=is_latest), places.warehouse
         row_filter = request.parse_filter(table.schema)
         ids = table.column_ids(request.selected_ids(table.schema), row_filter)
         request.stats_field_ids(table.schema)
         answer = _ScanResult(row_filter.residual)
         for snapshot_id, version, fragments in table.list_scanned(request):
             columns = _present_columns(ids, version.columns)
-            matching = _prune(version, fragments, row_filter, table.schema, case_sensitive=request.case_sensitive)
+            # A fragment that is left out would tell of hidden rows, and of values behind masks.
+            matching = (
+                _prune(version, fragments, row_filter, table.schema, case_sensitive=request.case_sensitive)
+                if part is None
+                else fragments
+            )
             self._add_requests(
                 answer,
                 warehouse,
-                entry,
+                copies_key(entry, part),
                 snapshot_id,
                 version,
                 [ExportRequest(fragment, columns, range(fragment.rows)) for fragment in matching],
             )
         return answer.to_json()
 
-    def fetch_tasks(self, places: ReadableLocations, entry: EntryRow, content: Json) -> Json:
+    def fetch_tasks(
+        self, places: ReadableLocations, entry: EntryRow, content: Json, part: VisiblePart | None = None
+    ) -> Json:
         """Return the tasks that a plan task stands for.
 
         Raises:
             PlanTaskNotFoundError: it is not from a plan of this table.
         """
-        table, warehouse = self._load_table(places, entry, is_latest=False), places.warehouse
+        table, warehouse = self._load_table(places, entry, part, is_latest=False), places.warehouse
         match content:
             case {"snapshot": int(snapshot_id), "rows": list(parts), "columns": list(ids), "filter": residual}:
                 pass
@@ -308,20 +335,20 @@ class LanceScans:
         fragments = {fragment.id: fragment for fragment in version.fragments}
         requests = [_parse_request(part, fragments, frozenset(ids)) for part in parts]
         answer = _ScanResult(residual)
-        self._add_requests(answer, warehouse, entry, snapshot_id, version, requests)
+        self._add_requests(answer, warehouse, copies_key(entry, part), snapshot_id, version, requests)
         return answer.to_json()
 
     def _add_requests(
         self,
         answer: _ScanResult,
         warehouse: Warehouse,
-        entry: EntryRow,
+        copies: str,
         snapshot_id: int,
         version: VersionExporter,
         requests: Sequence[ExportRequest],
     ) -> None:
         parts: list[ExportRow | ExportRequest] = []
-        for part in self._exports.find(warehouse, entry.uuid, requests):
+        for part in self._exports.find(warehouse, copies, requests):
             parts += [part] if isinstance(part, ExportRow) else _split(part, _estimate_bytes(version, part))
         create_indexes = [
             index
@@ -329,7 +356,7 @@ class LanceScans:
             if isinstance(part, ExportRequest) and answer.reserve(_estimate_bytes(version, part))
         ]
         to_create = [part for index in create_indexes if isinstance(part := parts[index], ExportRequest)]
-        created = self._exports.create(warehouse, entry.uuid, version, to_create)
+        created = self._exports.create(warehouse, copies, version, to_create)
         for index, row in zip(create_indexes, created, strict=True):
             parts[index] = row
         answer.files += [part for part in parts if isinstance(part, ExportRow)]
@@ -351,13 +378,15 @@ class LanceScans:
             for group in group_up_to(remaining, partial(_estimate_bytes, version), COPIED_BYTES, COPIES)
         ]
 
-    def _load_table(self, places: ReadableLocations, entry: EntryRow, *, is_latest: bool) -> _ScannedTable:
+    def _load_table(
+        self, places: ReadableLocations, entry: EntryRow, part: VisiblePart | None, *, is_latest: bool
+    ) -> _ScannedTable:
         """Load a table: with all snapshots, or for a scan of the latest with few, which costs fewer requests."""
         warehouse = places.warehouse
         places.require_table(entry.location)
         table = self._tables.load(warehouse, entry, "refs" if is_latest else "all")
         metadata: Json = orjson.loads(table.refs_json if is_latest else table.full_json)
-        return _ScannedTable(metadata, TableRef(entry.location, warehouse.storage, confinement=places))
+        return _ScannedTable(metadata, TableRef(entry.location, warehouse.storage, confinement=places), part)
 
 
 @dataclass(frozen=True)
@@ -366,10 +395,11 @@ class _ScannedTable:
 
     metadata: Json
     ref: TableRef
+    part: VisiblePart | None
 
     @cached_property
     def schema(self) -> Schema:
-        return Schema.model_validate(self._schema)
+        return Schema.model_validate(self._schema if self.part is None else self.part.restrict_schema(self._schema))
 
     @property
     def _schema(self) -> Json:
@@ -398,7 +428,7 @@ class _ScannedTable:
         branch, version = from_snapshot_id(snapshot_id, branches)
         like = self._schema if self._is_replaced_since(snapshot_id) else None
         try:
-            return VersionExporter.open(replace(self.ref, version=version, branch=branch), like=like)
+            return VersionExporter.open(replace(self.ref, version=version, branch=branch), like=like, part=self.part)
         except (TableNotFoundError, TableVersionNotFoundError) as error:
             raise IllegalArgumentError(
                 f"version {version} cannot be read: its manifest is not in place yet, or not any more; try again"

@@ -20,7 +20,6 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     PermissionDeniedError,
     ServiceUnavailableError,
-    TableColumnNotFoundError,
     ThrottlingError,
     UnauthenticatedError,
 )
@@ -28,6 +27,7 @@ from pyarrow import fs
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from lancehouse.credentials import EXPIRES, canonical_options
+from lancehouse.schema.walk import require_columns
 from lancehouse.secrets import redact
 
 _BY_TEXT: tuple[tuple[re.Pattern[str], type[LanceNamespaceError]], ...] = tuple(
@@ -73,17 +73,14 @@ def wrong_encoding_message(name: str, encoding: str) -> str:
     return f"{name} is not in the encoding {encoding}: name its own, such as options={{'encoding': 'latin-1'}}"
 
 
-def require_columns(wanted: list[str], available: list[str], about: str) -> None:
+def check_columns(wanted: list[str], available: list[str], about: str) -> None:
     """Check that each requested column exists, and is requested once.
 
     Raises:
         TableColumnNotFoundError: a column does not exist; the message lists those that do.
         InvalidInputError: no column is requested, or one twice.
     """
-    missing = [name for name in wanted if name not in available]
-    if missing:
-        names = ", ".join(missing)
-        raise TableColumnNotFoundError(f"{about} has no column {names}; it has {', '.join(available) or 'none'}")
+    require_columns(about, wanted, available)
     if not wanted or len(set(wanted)) < len(wanted):
         raise InvalidInputError(f"columns must name at least one column, and each once, not {wanted!r}")
 

@@ -17,8 +17,8 @@ from lancehouse.jobs.sources import IngestSource, Unit, group_by_size, joint_key
 from lancehouse.jobs.sources.file_listing import (
     SourceFile,
     SourcePath,
+    check_columns,
     list_files,
-    require_columns,
     translate_read_errors,
 )
 from lancehouse.jobs.sources.formats import (
@@ -178,7 +178,7 @@ def open_files(
     if not names:
         raise InvalidInputError(f"{files[0].name} has no columns")
     if columns is not None:
-        require_columns(list(columns), names, about)
+        check_columns(list(columns), names, about)
         everything = [everything[names.index(name)] for name in columns]
     source_columns = None if columns is not None else frozenset(names)
     target = target_bytes([file.size for file in files], parallelism)

@@ -31,7 +31,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.identifiers import parse_levels
 from lancehouse.jobs.sources import IngestSource, Unit, group_by_size, joint_key, target_bytes
-from lancehouse.jobs.sources.file_listing import require_columns, translate_read_errors
+from lancehouse.jobs.sources.file_listing import check_columns, translate_read_errors
 from lancehouse.jobs.sources.formats import ALL_OPTIONS
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.schema.iceberg import from_iceberg
@@ -102,7 +102,7 @@ def open_iceberg(
         data_scan = _to_data_scan(source, options)
         available = [column.name for column in data_scan.projection().fields]
         if columns is not None:
-            require_columns(list(columns), available, "the Iceberg table")
+            check_columns(list(columns), available, "the Iceberg table")
             data_scan = data_scan.select(*columns)
         tasks = sorted(data_scan.plan_files(), key=lambda task: task.file.file_path)
         projection = data_scan.projection()

@@ -17,7 +17,7 @@ from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
-from lancehouse.properties import PUBLISHED_HEADER
+from lancehouse.properties import FENCED, PUBLISHED_HEADER, UNGUARDED
 from lancehouse.server.api import management
 from lancehouse.server.http import responses
 from lancehouse.server.http.calls import Call, Json
@@ -40,12 +40,18 @@ def config(call: Call) -> Response:
         raise PermissionDeniedError(f"{call.caller.identity.name} may see nothing of warehouse {warehouse.name}")
     return responses.json(
         {
-            "defaults": {"root": warehouse.location, **SERVER_PLANS},
+            "defaults": {"root": warehouse.location, **SERVER_PLANS, **_fence_properties(call.catalog, warehouse)},
             "overrides": {"prefix": quote(warehouse.name, safe=""), "namespace-separator": "%1F"},
             "endpoints": [each for each in ENDPOINTS if warehouse.retention_s or each not in management.UNDO],
             "idempotency-key-lifetime": LIFETIME,
         }
     )
+
+
+def _fence_properties(catalog: Catalog, warehouse: Warehouse) -> dict[str, str]:
+    """Return what `lancehouse doctor` shows of a warehouse that takes no changes, or is not guarded."""
+    found = {FENCED: catalog.fence.refusal(warehouse), UNGUARDED: catalog.fence.gap(warehouse)}
+    return {key: reason for key, reason in found.items() if reason is not None}
 
 
 def _get_warehouse(catalog: Catalog, name_or_location: str | None) -> Warehouse:
@@ -195,7 +201,7 @@ def _table_or_not_modified(call: Call, loaded: LoadResult, snapshots: Snapshots)
 
 def table_exists(call: Call) -> Response:
     """Check that a table exists."""
-    call.catalog.tables.get_entry(*_scope(call), call.match.name)
+    call.catalog.tables.require_listed(*_scope(call), call.match.name)
     return responses.no_content()
 
 
@@ -273,7 +279,7 @@ def load_credentials(call: Call) -> Response:
 def report_metrics(call: Call) -> Response:
     """Accept a report on a scan or commit; it is validated, and not stored."""
     call.parse_body(shapes.ReportMetricsRequest)
-    call.catalog.tables.get_entry(*_scope(call), call.match.name)
+    call.catalog.tables.require_listed(*_scope(call), call.match.name)
     return responses.no_content()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,10 +19,10 @@ from lance_namespace.errors import (
 
 from lancehouse.caches import BoundedCache
 from lancehouse.catalog import listing
-from lancehouse.catalog.callers import Identity, Role
+from lancehouse.catalog.callers import Identity, Role, format_scope, restricted_error
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.metadata_loader import LoadResult
-from lancehouse.gateway import messages
+from lancehouse.gateway import messages, restricted
 from lancehouse.gateway.backends import Backend, request_ids, request_locations, request_parts, run_operation
 from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
 from lancehouse.properties import IMPL, is_lance, managed_by, storage_options
@@ -117,6 +118,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
     for table_id, location in request_locations(request):
         writes_all = call.caller.identity.has_role(Role.WRITER, backend.name)
         backend.check_location(location, table_id[:-1], writes_all=writes_all)
+    if _is_restricted(call, operation, backend, request):
+        return _to_response(operation, _run_restricted(call, operation, backend, request))
     _apply_vending(call, backend, request)
     if operation.name == "ListAllTables" and backend.is_warehouse:
         return _to_response(operation, _list_warehouse_tables(call, backend, request, messages.get_delimiter(query)))
@@ -133,6 +136,32 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
     if key is not None and key == _find_description(call, backend):
         described.put(key, response.body)
     return response
+
+
+def _is_restricted(call: Call, operation: Operation, backend: Backend, request: Any) -> bool:
+    """Return whether a request concerns a table of which the caller sees only a part."""
+    identity = call.caller.identity
+    split = (_split_id(part, tuple(part_id)) for part, part_id in request_parts(operation, request))
+    return backend.is_warehouse and any(
+        table is not None and identity.find_row_policy(backend.name, levels, table) is not None
+        for levels, table in split
+    )
+
+
+def _run_restricted(call: Call, operation: Operation, backend: Backend, request: Any) -> Any:
+    """Run an operation for a caller who sees only a part of the table.
+
+    Raises:
+        PermissionDeniedError: it is none of the operations that show no more than that part.
+    """
+    *levels, table = request_ids(request)[0] or [""]
+    run = restricted.ALLOWED.get(operation.name)
+    if run is None:
+        where = format_scope(backend.name, tuple(levels), table)
+        raise restricted_error(call.caller.identity.name, where, operation.name)
+    place = call.caller, call.catalog.warehouses[backend.name], tuple(levels), table
+    with backend.translate_errors(operation):
+        return run(partial(call.catalog.restricted_tables.open, *place), request)
 
 
 def _recall_table(call: Call, backend: Backend, described: Descriptions) -> Response:

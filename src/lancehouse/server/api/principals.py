@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from lancehouse.catalog.audit import format_time
 from lancehouse.catalog.callers import EVERYWHERE, Grant, Identity, Role, Scope
 from lancehouse.catalog.principals import Credential, Group, NewPrincipal, Principal, Principals, grant_to_json
+from lancehouse.gateway.restricted import parse_restriction
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.server.http import responses
 from lancehouse.server.http.calls import Json
@@ -51,14 +52,24 @@ class ScopeRequest(RequestModel):
 
 
 class GrantRequest(ScopeRequest):
-    """A grant."""
+    """A grant. A misspelt `where` or `masks` must not grant the whole table, so nothing unknown is ignored."""
+
+    model_config = ConfigDict(extra="forbid")
 
     role: RoleName
+    where: str | None = None
+    masks: dict[str, str] | None = None
 
     @property
     def grant(self) -> Grant:
-        """The grant."""
-        return Grant(Role[self.role.upper()], *self.scope)
+        """The grant.
+
+        Raises:
+            InvalidInputError: its row filter is no condition that the gateway takes, or a mask is none.
+        """
+        if self.masks is not None and not self.masks:
+            raise InvalidInputError("masks: no column is named; leave `masks` out to grant all columns")
+        return Grant(Role[self.role.upper()], *self.scope, parse_restriction(self.where, self.masks))
 
 
 class NewPrincipalRequest(RequestModel):

@@ -18,15 +18,13 @@ from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.operations import OPERATIONS
-from lancehouse.gateway.sql import rewrite_condition
-from lancehouse.lake import column_states, storage_layout, version_records
+from lancehouse.lake import column_states, version_records
 from lancehouse.lake.column_states import ComputedColumn, StateCounts
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.foreign_tables import ForeignTables
 from lancehouse.lake.operations import to_index_content
 from lancehouse.lake.recall_notes import RecallNote, digest_index, find_note
-from lancehouse.lake.storage_layout import StorageLayout, VersionSummary
-from lancehouse.lake.version_records import TableRefs, VersionRecord
+from lancehouse.lake.version_records import StorageLayout, TableRefs, VersionRecord, VersionSummary
 from lancehouse.lake.versions import list_manifests
 from lancehouse.paging import paginate
 from lancehouse.schema.definitions import ViewDefinition
@@ -102,7 +100,7 @@ class BackendTable:
     def summary(self) -> tuple[VersionSummary, TableRefs]:
         """Return a few numbers and the schema, and the tags and branches."""
         with self._guard_errors() as ref, ref.dataset() as dataset:
-            return storage_layout.summarize(dataset), version_records.list_refs(dataset)
+            return version_records.summarize(dataset), version_records.list_refs(dataset)
 
     def lineage(self) -> tuple[ViewDefinition | None, list[ComputedColumn]]:
         """Return what the table is a view of, and its computed columns.
@@ -131,7 +129,7 @@ class BackendTable:
     def layout(self) -> StorageLayout:
         """Return the fragments."""
         with self._guard_errors() as ref:
-            return storage_layout.read_layout(ref)
+            return version_records.read_layout(ref)
 
     def versions(
         self, limit: int, page_token: str | None, known: LocatedTable | None = None
@@ -189,13 +187,13 @@ class BackendTable:
 
     def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> RowPage:
         """Return some rows."""
-        condition = rewrite_condition(filter, "filter") if filter else None
+        condition = rewrite_filter(filter)
         with self._guard_errors() as ref:
             return row_pages.read_page(ref, columns=columns, filter=condition, offset=offset, limit=limit)
 
     def count(self, filter: str | None) -> int:
         """Return the number of matching rows."""
-        condition = rewrite_condition(filter, "filter") if filter else None
+        condition = rewrite_filter(filter)
         with self._guard_errors() as ref:
             return row_pages.count_matching_rows(ref, condition)
 
@@ -218,3 +216,12 @@ class BackendTable:
         """Return the rows whose vectors are nearest to that of one row."""
         with self._guard_errors() as ref:
             return row_pages.find_neighbours(ref, column, row, k, columns)
+
+
+def rewrite_filter(filter: str | None) -> str | None:
+    """Parse a caller's filter, and write it anew for Lance."""
+    if not filter:
+        return None
+    from lancehouse.gateway.sql import rewrite_condition  # the parser is loaded with the first filter; it takes 26 MB
+
+    return rewrite_condition(filter, "filter")

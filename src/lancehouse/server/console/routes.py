@@ -9,14 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
+from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, PermissionDeniedError
 
-from lancehouse.catalog.callers import Role
+from lancehouse.catalog.callers import Role, format_scope, restricted_error
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.messages import parse_query
 from lancehouse.server.api import maintenance
 from lancehouse.server.api.lance import bearer_token
-from lancehouse.server.console import lineage, rows, tables
+from lancehouse.server.console import lineage, restricted, rows, tables
 from lancehouse.server.console.backend_tables import BackendTable
 from lancehouse.server.http import responses, system_routes
 from lancehouse.server.http.calls import Call
@@ -26,6 +26,7 @@ from lancehouse.server.http.routes import Handler, Match, Route
 
 if TYPE_CHECKING:
     from lancehouse.catalog.warehouses import Warehouse
+    from lancehouse.row_policy import RowPolicy
     from lancehouse.server.http.calls import Call
 
 LONGEST_FILTER = 10_000
@@ -94,8 +95,26 @@ class ConsoleRequest:
     def table(self) -> BackendTable:
         """The Lance table, at the requested version."""
         backend, version = self.backend, self.find_number("version")
+        if self.find_row_policy() is not None:
+            raise self.restricted_error()
         reads_all = self.call.caller.identity.has_role(Role.READER, backend.name)
         return BackendTable.from_backend(backend, self.table_levels(), self.token, version, reads_all=reads_all)
+
+    def find_row_policy(self) -> RowPolicy | None:
+        """Return what the caller sees of the table, if it is not all of it."""
+        if not self.is_table or not self.levels:
+            return None
+        name = self.find_parameter("in") or ""
+        return self.call.caller.identity.find_row_policy(name, self.levels[:-1], self.levels[-1])
+
+    def restricted_error(self) -> PermissionDeniedError:
+        """Return the error for a page that is not for callers who see only a part of the table."""
+        where = format_scope(self.backend.name, self.levels[:-1], self.levels[-1])
+        return restricted_error(self.call.caller.identity.name, where, "this page")
+
+    def refuse(self) -> Response:
+        """Refuse a page that is not for callers who see only a part of the table."""
+        raise self.restricted_error()
 
     def table_levels(self) -> tuple[str, ...]:
         """Return the levels of a table or view.
@@ -268,6 +287,12 @@ DATA_HANDLERS: Mapping[str, ConsoleHandler] = {
     "failures": rows.failures,
     "lineage": lineage.lineage,
 }
+RESTRICTED_HANDLERS: Mapping[ConsoleHandler, ConsoleHandler] = {
+    tables.table: restricted.table,
+    rows.rows: restricted.rows,
+    rows.count: restricted.count,
+}
+"""What callers get who see only a part of a table, in place of what others get; they are refused all other pages."""
 
 
 def routes(backends: Mapping[str, Backend]) -> list[Route]:
@@ -275,7 +300,11 @@ def routes(backends: Mapping[str, Backend]) -> list[Route]:
 
     def handler(console_handler: ConsoleHandler, *, is_table: bool) -> Handler:
         def answer(call: Call) -> Response:
-            response = console_handler(ConsoleRequest.from_call(call, backends, is_table=is_table))
+            request = ConsoleRequest.from_call(call, backends, is_table=is_table)
+            chosen = console_handler
+            if request.find_row_policy() is not None:
+                chosen = RESTRICTED_HANDLERS.get(console_handler, ConsoleRequest.refuse)
+            response = chosen(request)
             response.headers.append((b"cache-control", b"no-store"))
             return response
 

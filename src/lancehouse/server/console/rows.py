@@ -106,7 +106,7 @@ def rows(request: ConsoleRequest) -> Response:
     offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
     condition = request.find_filter()
     with explain_filter_errors(condition):
-        page = request.table.page(_requested_columns(request), condition, offset, limit)
+        page = request.table.page(requested_columns(request), condition, offset, limit)
     return responses.json({**_page_json(page), "offset": offset, "more": page.has_more})
 
 
@@ -155,7 +155,7 @@ def neighbours(request: ConsoleRequest) -> Response:
     """Return the rows nearest to a row by the vectors of a column."""
     k = request.get_number("k", NEAREST, MOST_NEAREST)
     result = request.table.neighbours(
-        request.get_parameter("column"), _get_row_id(request), k, _requested_columns(request)
+        request.get_parameter("column"), _get_row_id(request), k, requested_columns(request)
     )
     return responses.json(
         {
@@ -214,7 +214,12 @@ def _page_json(page: RowPage) -> dict[str, Any]:
     }
 
 
-def _requested_columns(request: ConsoleRequest) -> list[str]:
+def requested_columns(request: ConsoleRequest) -> list[str]:
+    """Return the columns that a page is to show; none for those that are shown by default.
+
+    Raises:
+        InvalidInputError: they are too many.
+    """
     columns = list(request.query.get("column_shown", ()))
     if len(columns) > MOST_COLUMNS:
         raise InvalidInputError(f"at most {MOST_COLUMNS} columns are shown at once")

@@ -140,8 +140,8 @@ def search(request: ConsoleRequest) -> Response:
     deadline = monotonic() + SEARCH_S
     hits: list[SearchHit] = []
     is_complete = True
-    for entry in listing.walk_visible(request.call.catalog, request.call.caller):
-        rank = _rank(words, entry) if words else None
+    for entry in listing.search_visible(request.call.catalog, request.call.caller, words) if words else ():
+        rank = _rank(words, entry)
         if rank is not None:
             hits.append((rank, *entry))
         if monotonic() > deadline or len(hits) > MAX_HITS * 20:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -41,7 +42,7 @@ from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
 from lancehouse.server.http.oauth import LoginQueue
 from lancehouse.server.http.observability import Log, Metrics, RequestIds
 from lancehouse.server.http.origins import READS, Origins
-from lancehouse.server.http.pools import PoolKey, Pools
+from lancehouse.server.http.pools import PoolKey, Pools, is_done_within
 from lancehouse.server.http.protocol import has_body
 from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
 from lancehouse.server.http.routes import LANCE, Match, Route, RouteTable, match_path
@@ -176,6 +177,7 @@ class App:
             task.cancel()
         self._pools.close()
         self.catalog.scans.exports.close()
+        self.catalog.fence.close()
         self.catalog.database.close()
 
     def change(self, origins: Origins, *, scan_cache_bytes: int, storage_refresh_s: float) -> None:
@@ -230,15 +232,26 @@ class App:
                 await asyncio.wait([asyncio.wrap_future(work)])
 
     def answer_inline(
-        self, method: str, raw_path: bytes, raw_query: bytes, headers: dict[str, str], body: bytes
+        self,
+        method: str,
+        raw_path: bytes,
+        raw_query: bytes,
+        headers: dict[str, str],
+        body: bytes,
+        state: dict[str, Any] | None = None,
     ) -> Response | None:
-        """Answer a read on the event loop's thread, where that is quicker than a thread; None: use `__call__`."""
-        # A read of a local SQLite file takes microseconds; a database over the network would block the event loop.
-        if not self.catalog.database.is_local:
-            return None
+        """Answer a read on the event loop's thread, where that is quicker than a thread; None: use `__call__`.
+
+        `state` is ASGI's, in which `__call__` finds the request as far as it was handled here, with its whole body.
+        """
         started = perf_counter()
         exchange = self._create_exchange(method, raw_path, raw_query, headers)
         exchange.body = body
+        if state is not None:
+            state["exchange"] = exchange
+        # A read of a local SQLite file takes microseconds; a database over the network would block the event loop.
+        if not self.catalog.database.is_local:
+            return None
         try:
             response = self._answer_now(exchange, blocking=False)
         except WouldBlockError:
@@ -249,9 +262,11 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         started = perf_counter()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        exchange = self._create_exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
-        exchange.peer = self._origins.find_peer((scope.get("client") or ("",))[0], headers)
+        exchange: Exchange | None = scope["state"].get("exchange")
+        if exchange is None:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            exchange = self._create_exchange(scope["method"], scope["raw_path"], scope["query_string"], headers)
+        exchange.peer = self._origins.find_peer((scope.get("client") or ("",))[0], exchange.headers)
         self._in_flight += 1
         try:
             response = await self._answer(exchange, receive)
@@ -263,15 +278,17 @@ class App:
             await self._streaming.discard(response.parts, self._pool_key(exchange))
             response = _respond_to_error(exchange, self._streaming.busy_error())
         _finish_response(exchange, response)
-        await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
         try:
-            if response.parts is not None:
+            if response.parts is None:
+                await scope["state"]["respond"](response)
+            else:
+                await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
                 pool_key = self._pool_key(exchange)
                 response.why = await self._streaming.send(response.parts, pool_key, receive, send, exchange.id)
                 if response.why is not None:
                     # Cut the connection: a regular end would tell the client that the body is complete.
                     scope["state"]["abort"]()
-            await send({"type": "http.response.body", "body": response.body})
+                await send({"type": "http.response.body", "body": b""})
         finally:
             self._record_request(exchange, response, perf_counter() - started)
 
@@ -333,17 +350,13 @@ class App:
         """Do what `_answer` does for a request with a body, in the same order."""
         bodies.check_content_type(exchange.headers, route.content_type)
         self._identify(exchange, route, blocking=False)
-        limit = route.max_body or self._limits.body
-        if len(exchange.body) > limit:
-            raise WouldBlockError
         with self._budget.reserve() as memory:
-            memory.grow(len(exchange.body))
-            body = bodies.RequestBody([exchange.body], False, limit, memory)
+            body = bodies.take(exchange.body, route.max_body or self._limits.body, memory)
             return self._handle(exchange, route, body, blocking=False)
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> Response:
         """Handle a request up to its response, which the caller sends."""
-        route = self._find_route(exchange)
+        route = exchange.route or self._find_route(exchange)
         if self._in_flight > self._limits.requests and not route.quiet:
             raise self._busy_error()
         # The order matters: pages of other sites and unknown callers are refused by their header fields alone, before
@@ -385,12 +398,11 @@ class App:
     async def _authenticate_in_thread(self, exchange: Exchange, route: Route) -> bool:
         limit_s = self._limits.handle_s
         work = self._pools.submit(PoolKey("requests"), self._identify, exchange, route)
-        identity_future = asyncio.wrap_future(work)
-        if not (await asyncio.wait([identity_future], timeout=limit_s))[0]:
+        if not await is_done_within(work, limit_s):
             work.cancel()
             raise DeadlineError(f"the server could not find out who calls within {limit_s:g} s; try again")
         try:
-            identity_future.result()
+            work.result()
         except UnauthenticatedError:
             if not lance.can_body_identify(exchange):
                 raise
@@ -403,7 +415,10 @@ class App:
         limit = route.max_body or self._limits.body
         if not is_identified:
             limit = min(limit, lance.LARGEST_IDENTIFYING)
-        body = await bodies.read(receive, exchange.headers, limit, self._limits.read_s, memory)
+        if exchange.body:
+            body = bodies.take(exchange.body, limit, memory)
+        else:
+            body = await bodies.read(receive, exchange.headers, limit, self._limits.read_s, memory)
         with self._logins.enter(exchange.peer) if route.pool == "secrets" else nullcontext():
             return await self._handle_in_thread(exchange, route, body, memory)
 
@@ -430,18 +445,16 @@ class App:
         if memory is not None:
             memory.release_after(work)  # the thread may still use the body after the deadline
         limit_s = route.limit_s or self._pools.limit_s(pool_key)
-        response_future = asyncio.wrap_future(work)
-        done, _ = await asyncio.wait([response_future], timeout=limit_s)
-        if not done:
+        if not await is_done_within(work, limit_s):
             # A future can be cancelled only before a thread has started on it.
             if work.cancel():
                 raise DeadlineError(f"the server was too busy to start within {limit_s:g} s; nothing was done")
-            response_future.add_done_callback(_log_late_failure)
+            work.add_done_callback(_log_late_failure)
             deadline_error = _deadline_error(route, limit_s)
             if exchange.upload is not None:
                 exchange.upload.stop(deadline_error)
             raise deadline_error
-        return response_future.result()
+        return work.result()
 
     def _pool_key(self, exchange: Exchange) -> PoolKey:
         assert exchange.route is not None
@@ -650,6 +663,6 @@ def _deadline_error(route: Route, limit_s: float) -> LanceNamespaceError:
     return DeadlineError(f"it took more than {limit_s:g} s; try again")
 
 
-def _log_late_failure(future: asyncio.Future[Response]) -> None:
+def _log_late_failure(future: Future[Response]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, FORESEEN):
         logger.error("a request failed after its time was over", exc_info=error)

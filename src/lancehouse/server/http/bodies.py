@@ -120,6 +120,19 @@ async def read(
         raise TooSlowError(f"the body did not come within {timeout_s:g} s") from None
 
 
+def take(body: bytes, limit: int, memory: Reservation) -> RequestBody:
+    """Return a body that was received whole and is not compressed, as `read` does.
+
+    Raises:
+        PayloadTooLargeError: it is larger than `limit`.
+        ServiceUnavailableError: other requests hold the memory that it needs.
+    """
+    if len(body) > limit:
+        raise _too_large_error(limit)
+    memory.grow(len(body))
+    return RequestBody([body], False, limit, memory)
+
+
 async def _receive_all(receive: Receive, limit: int, memory: Reservation) -> list[bytes]:
     parts, size = [], 0
     while (message := await receive())["type"] == "http.request":

@@ -40,6 +40,7 @@ from lancehouse.catalog.errors import (
     UnprocessableError,
     ValidationError,
     ViewNotFoundError,
+    WarehouseFencedError,
     WarehouseNotFoundError,
 )
 from lancehouse.errors import CommitStateUnknownError
@@ -116,6 +117,7 @@ TO_WIRE: Mapping[type[BaseException], tuple[int, str]] = MappingProxyType(
         UnsupportedOperationError: (400, "UnsupportedOperationException"),
         ConcurrentModificationError: (409, "CommitFailedException"),
         PermissionDeniedError: (403, "ForbiddenException"),
+        WarehouseFencedError: (403, "WarehouseFencedException"),
         UnauthenticatedError: (401, "NotAuthorizedException"),
         ThrottlingError: (429, "TooManyRequestsException"),
         ServiceUnavailableError: (503, "ServiceUnavailableException"),

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, Literal
@@ -26,7 +27,8 @@ from lancehouse.catalog.warehouse_files import WarehouseFiles
 logger = logging.getLogger(__name__)
 
 Kind = Literal["database", "warehouse", "backend"]
-State = Literal["ok", "failed", "unknown"]
+State = Literal["ok", "failed", "unknown", "fenced"]
+"""Of a part; a warehouse that is fenced can be read, and takes no changes."""
 
 DATABASE_S = 3.0
 """Age in seconds from which a write to the database is proved again."""
@@ -74,12 +76,23 @@ class PartState:
 class Check:
     """Looks at one part of the server. Thread-safe."""
 
-    def __init__(self, kind: Kind, name: str, look: Callable[[], None], every_s: float) -> None:
-        """Store `look`, which raises if the part cannot be used; it may hang."""
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        look: Callable[[], None],
+        every_s: float,
+        find_refusal: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Store `look`, which raises if the part cannot be used; it may hang.
+
+        `find_refusal` returns why a part takes no changes, from memory.
+        """
         self.kind: Kind = kind
         self.name = name
         self._look = look
         self._every_s = every_s
+        self._find_refusal = find_refusal
         self._lock = threading.Lock()
         self._last: Outcome | None = None
         self._began: float | None = None
@@ -109,6 +122,8 @@ class Check:
             return PartState(self.kind, self.name, "failed", age_s, ms, f"no answer for {now - began:.0f} s")
         if last is None:
             return PartState(self.kind, self.name, "unknown", age_s, ms)
+        if last.state == "ok" and (refusal := self._find_refusal()) is not None:
+            return PartState(self.kind, self.name, "fenced", age_s, ms, refusal[:LONGEST_REASON])
         return PartState(self.kind, self.name, last.state, age_s, ms, last.reason)
 
     def _run(self, began: float) -> None:
@@ -182,13 +197,19 @@ def catalog_checks(catalog: Catalog) -> list[Check]:
     return [
         Check("database", scheme, check_database, DATABASE_S),
         *(
-            Check("warehouse", warehouse.name, WarehouseFiles(warehouse).require_reachable, OTHERS_S)
+            Check(
+                "warehouse",
+                warehouse.name,
+                WarehouseFiles(warehouse).require_reachable,
+                OTHERS_S,
+                partial(catalog.fence.refusal, warehouse),
+            )
             for warehouse in catalog.warehouses.values()
         ),
     ]
 
 
-UP = {"ok": 1.0, "failed": 0.0}
+UP = {"ok": 1.0, "fenced": 1.0, "failed": 0.0}
 
 
 def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
@@ -202,10 +223,17 @@ def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
             up.add_metric((each.kind, each.name), UP.get(each.state, 0.0))
             age.add_metric((each.kind, each.name), each.age_s or 0.0)
             took.add_metric((each.kind, each.name), each.ms / 1000)
+    fenced = GaugeMetricFamily(
+        "lancehouse_warehouse_fenced",
+        "Whether a warehouse takes no changes, because a server works on another copy of the database.",
+        labels=("warehouse",),
+    )
+    for warehouse in catalog.warehouses.values():
+        fenced.add_metric((warehouse.name,), float(catalog.fence.refusal(warehouse) is not None))
     size = GaugeMetricFamily("lancehouse_scan_cache_bytes", "Size of the copies for scans.", labels=("warehouse",))
     with suppress(LanceNamespaceError):  # the database is out of reach, which `up` tells
         for warehouse in catalog.warehouses.values():
             size.add_metric((warehouse.name,), catalog.scans.exports.count_bytes(warehouse))
     build = GaugeMetricFamily("lancehouse_build_info", "The version that runs.", labels=("version",))
     build.add_metric((version("lancehouse"),), 1.0)
-    yield from (up, age, took, size, build)
+    yield from (up, age, took, fenced, size, build)

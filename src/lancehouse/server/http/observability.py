@@ -249,7 +249,7 @@ class Metrics:
         self._backend_seconds = Histogram(
             "lancehouse_backend_seconds", "Time of these calls.", ("backend",), buckets=BUCKETS_S, registry=own
         )
-        self._event_children: dict[tuple[Event, tuple[str, ...]], Counter] = {}
+        self._event_children: dict[tuple[Event, tuple[str, ...]], Callable[[float], None]] = {}
         for event, labels in KNOWN_LABELS.items():  # a rate needs a zero to begin with
             for label in labels:
                 self._events[event].labels(label)
@@ -272,14 +272,13 @@ class Metrics:
 
     def receive(self, event: Event, labels: tuple[str, ...], amount: float) -> None:
         """Count what another layer reports; see `lancehouse.measures`."""
-        if event == "backend_seconds":
-            self._backend_seconds.labels(*labels).observe(amount)
-            return
         key = (event, labels)
-        child = self._event_children.get(key)
-        if child is None:
-            child = self._event_children[key] = self._events[event].labels(*labels)
-        child.inc(amount)
+        add = self._event_children.get(key)
+        if add is None:
+            is_time = event == "backend_seconds"
+            add = self._backend_seconds.labels(*labels).observe if is_time else self._events[event].labels(*labels).inc
+            self._event_children[key] = add
+        add(amount)
 
     def set_gauge(self, name: str, value: float, *labels: str) -> None:
         """Set one of `GAUGES`; called at intervals, as it costs more than counting."""

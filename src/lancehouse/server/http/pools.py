@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Barrier
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from lance_namespace.errors import ServiceUnavailableError
 
@@ -99,3 +101,28 @@ class Pools:
         """Accept no more work, and cancel what has not started."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def is_done_within(work: Future[Any], limit_s: float) -> bool:
+    """Wait on the event loop for work of a thread; return whether it was done in time, whatever came of it.
+
+    `asyncio.wait` on a wrapped future does the same, in two more turns of the event loop.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.create_future()
+
+    def wake_up() -> None:
+        if not end.done():
+            end.set_result(None)
+
+    def report(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the server has stopped, and its event loop is closed
+            loop.call_soon_threadsafe(wake_up)
+
+    timer = loop.call_later(limit_s, wake_up)
+    work.add_done_callback(report)
+    try:
+        await end
+    finally:
+        timer.cancel()
+    return work.done()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lancehouse.server.http.errors import error_envelope
 from lancehouse.server.http.limits import ServerLimits
@@ -40,8 +40,11 @@ LARGEST_INLINE = 4096
 UNUSUAL = frozenset({"transfer-encoding", "content-encoding", "expect"})
 """Header fields of bodies that are left to the application."""
 
-InlineAnswer = Callable[[str, bytes, bytes, dict[str, str], bytes], Response | None]
-"""Takes method, path, query, headers and body; returns the whole response, or None: then the application is called."""
+InlineAnswer = Callable[[str, bytes, bytes, dict[str, str], bytes, dict[str, Any]], Response | None]
+"""Takes method, path, query, headers, body and ASGI's state; returns the whole response, or None.
+
+Then the application is called, which finds in the state what is known of the request already.
+"""
 
 
 class BodyReads:
@@ -184,10 +187,18 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
                 self._call_application()
 
         def on_body(self, body: bytes) -> None:
-            if self._held_headers is None:
-                super().on_body(body)
-            else:
+            if self._held_headers is not None:
                 self._held_body += body
+                return
+            cycle: Any = self.cycle
+            # uvicorn appends to a bytearray, and copies that into its message. A part that comes alone, as most of a
+            # large body do, becomes the message as it is; from the second on it is a bytearray, which is cheap to
+            # append to.
+            if not cycle.body and not cycle.response_complete:
+                cycle.body, body = body, b""
+            elif isinstance(cycle.body, bytes):
+                cycle.body = bytearray(cycle.body)
+            super().on_body(body)
 
         def _call_application(self) -> None:
             body, self._held_body, self._held_headers = self._held_body, b"", None
@@ -196,8 +207,9 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             if body:
                 super().on_body(body)
 
-        def _start_asgi_task(self, *args: Any) -> None:
-            start = partial(super()._start_asgi_task, *args)
+        def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+            cycle.scope["state"]["respond"] = partial(self._respond, cycle)
+            start = partial(super()._start_asgi_task, cycle, app)
             if self._has_large_body():
                 reads.request(start)
             else:
@@ -250,15 +262,28 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
         def _try_answer_inline(self, headers: dict[str, str], body: bytes = b"") -> bool:
             """Answer the request, and return whether that was possible."""
             path, _, query = self.url.partition(b"?")
-            response = answer_inline(self.parser.get_method().decode(), path, query, headers, body)
+            method, state = self.parser.get_method().decode(), self.scope["state"]
+            response = answer_inline(method, path, query, headers, body, state)
             if response is not None:
-                self._send_response(response)
+                is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
+                self._send_response(response, is_last=is_last)
             return response is not None
 
-        def _send_response(self, response: Response) -> None:
+        async def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
+            """Send the whole response of the application at once.
+
+            uvicorn would send its head first: one system call more, and one wake-up more of the client.
+            """
+            if self.flow.write_paused and not cycle.disconnected:
+                await self.flow.drain()
+            if not cycle.disconnected:
+                cycle.response_started = cycle.response_complete = True
+                cycle.message_event.set()
+                self._send_response(response, is_last=not cycle.keep_alive)
+
+        def _send_response(self, response: Response, *, is_last: bool) -> None:
             head = [STATUS_LINE[response.status]]
             head += [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *response.headers)]
-            is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
             if is_last:
                 head.append(b"connection: close\r\n")
             self.transport.write(b"".join((*head, b"\r\n", response.body)))

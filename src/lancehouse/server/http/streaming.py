@@ -30,6 +30,8 @@ FIRST = 64 * 1024
 """Bytes that must have arrived before a thread is used, so that slow clients do not occupy threads."""
 MOST = 512 * 1024
 """Bytes that may wait for the thread; beyond it, no more is received."""
+AHEAD = 4 * 1024 * 1024
+"""Bytes that may wait in addition while half of the memory is free: rows arrive while those before are written."""
 SPOOLED = 16 * 1024 * 1024
 """Bytes of one read beyond which they are written to disk."""
 
@@ -48,6 +50,7 @@ class Upload(io.RawIOBase):
         self._received_bytes = self._decompressed_bytes = 0
         """Bytes of gzip, and what they became."""
         memory.grow(MOST + BUFFER)
+        self._most = MOST + AHEAD if memory.try_grow(AHEAD) else MOST
         self._memory = memory
         self._receive = receive
         self._timeout_s = timeout_s
@@ -101,7 +104,7 @@ class Upload(io.RawIOBase):
                 self._add_part(message.get("body", b""), is_last=not message.get("more_body"))
                 # No timeout here: it is the thread that is slow, not the client. A wake-up cannot get lost between
                 # `clear` and `wait`, because `set` runs on the event loop.
-                while self._buffered_bytes > MOST and not self._is_complete:
+                while self._buffered_bytes > self._most and not self._is_complete:
                     self._has_room.clear()
                     await self._has_room.wait()
         except TimeoutError:
@@ -172,10 +175,11 @@ class Upload(io.RawIOBase):
                 return None
             part = self._parts.popleft()
             self._received_bytes += len(part)
-            was_full = self._buffered_bytes > MOST
-            self._buffered_bytes -= len(part)
-        # An asyncio.Event may be set on the event loop's thread only.
-        if was_full and self._buffered_bytes <= MOST:
+            before = self._buffered_bytes
+            after = self._buffered_bytes = before - len(part)
+        # An asyncio.Event may be set on the event loop's thread only. It goes on when half is taken, not for each part:
+        # otherwise the two threads would take turns.
+        if after <= self._most // 2 < before:
             self._loop.call_soon_threadsafe(self._has_room.set)
         return part
 

@@ -86,12 +86,13 @@ export function whenSeen(element, does) {
 export function record(page, told, at) {
   const { version, ids, columns, rows } = told;
   const where = { place: page.at.place, levels: page.at.levels, version, row: ids[at] };
+  const hasIds = !page.info.restricted; // a part of a table is shown without row ids, by which values are fetched
   const fields = columns.map((name, place) => {
     const value = rows[at][place];
     const column = [...page.info.columns, ...(page.info.kept_columns || [])].find((each) => each.name === name);
     const box = h("dd", {}, large(value, name, where));
-    if (isCut(value)) box.append(h("button", { class: "small", onclick: (event) => wholeValue(event.target, box, where, name) }, "Show all of it"));
-    if (value && value.kind === "vector") box.append(h("button", { class: "small", onclick: () => page.go({ tab: "vectors", column: name, row: ids[at] }) }, icon("near"), "What is near"));
+    if (hasIds && isCut(value)) box.append(h("button", { class: "small", onclick: (event) => wholeValue(event.target, box, where, name) }, "Show all of it"));
+    if (hasIds && value && value.kind === "vector") box.append(h("button", { class: "small", onclick: () => page.go({ tab: "vectors", column: name, row: ids[at] }) }, icon("near"), "What is near"));
     return [h("dt", {}, name, h("span", { class: "type" }, column?.type || "")), box];
   });
   return h("dl", { class: "record" }, fields);

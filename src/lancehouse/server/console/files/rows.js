@@ -156,7 +156,8 @@ class Rows {
 
   pages(offset) {
     const { told } = this;
-    const total = this.query.filter ? null : this.page.info.summary.rows;
+    // Who sees only a part of the table is not told how many rows it has.
+    const total = this.query.filter || this.page.info.restricted ? null : this.page.info.summary.rows;
     const range = told.rows.length ? `${whole(offset + 1)}–${whole(offset + told.rows.length)}` : "0";
     const count = h("span", { class: "muted" }, total !== null ? `${range} of ${whole(total)}` : range);
     const step = (to) => () => this.page.go({ offset: to > 0 ? to : null });

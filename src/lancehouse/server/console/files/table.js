@@ -75,6 +75,7 @@ class TablePage {
     const isLance = info.kind === "lance";
     const isReady = info.state === "ready";
     const has = (...kinds) => info.columns.some((column) => kinds.includes(column.kind));
+    if (info.restricted) return [["rows", "Rows", rowsTab], ["schema", "Schema", schemaTab]];
     return [
       isLance && isReady && ["rows", "Rows", rowsTab],
       info.kind === "view" && ["sql", "SQL", sqlTab],
@@ -168,6 +169,7 @@ class TablePage {
         h("h1", {}, levels[levels.length - 1]),
         info ? h("span", { class: `badge ${info.kind}` }, KINDS[info.kind]) : null,
         info?.summary?.is_view ? h("span", { class: "badge view", title: "Its rows are made of those of another table; the tab Lineage shows which" }, "materialized view") : null,
+        info?.restricted ? h("span", { class: "badge", title: "Your grant has a row filter or column masks: you see only some rows, and masked values" }, "a part of it") : null,
         info?.managed_by === "impl" ? h("span", { class: "badge", title: "Every commit is accepted by the catalog" }, "commits by the catalog") : null,
         copyButton(dotted([place, ...levels]), "Copy the name"),
       ),

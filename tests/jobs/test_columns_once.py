@@ -18,9 +18,9 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
 )
 
-from lancehouse.jobs.computed_columns import (
-    ComputedColumns,
-    ComputedFragment,
+from lancehouse.jobs.columns_once import (
+    AddedColumns,
+    ColumnsToAdd,
     Function,
     commit_columns,
     compute_fragment,
@@ -50,10 +50,10 @@ def sizes(batch: pa.RecordBatch) -> Any:
 
 def add_columns(table: TableRef, columns: Mapping[str, str | Function], **options: Any) -> int:
     dataset = table.open()
-    derivation = ComputedColumns.for_table(table, dataset, columns, **options)
-    done = [compute_fragment(table, dataset, fragment, derivation) for fragment in missing_fragments(dataset, [])]
-    done = [ComputedFragment.from_json(each.to_json()) for each in done]
-    return commit_columns(table, locate_table(table), dataset, derivation, done)
+    adding = ColumnsToAdd.for_table(table, dataset, columns, **options)
+    done = [compute_fragment(table, dataset, fragment, adding) for fragment in missing_fragments(dataset, [])]
+    done = [AddedColumns.from_json(each.to_json()) for each in done]
+    return commit_columns(table, locate_table(table), dataset, adding, done)
 
 
 @pytest.mark.parametrize("value", ["id * 2", double_ids], ids=["sql", "function"])
@@ -101,16 +101,16 @@ def test_an_empty_table_gets_its_columns(tmp_path: Path) -> None:
 def test_what_was_done_stays_done(table: TableRef) -> None:
     """After an append and a delete, only the new fragment and one more are computed."""
     dataset = table.open()
-    derivation = ComputedColumns.for_table(table, dataset, {"twice": "id * 2"})
+    adding = ColumnsToAdd.for_table(table, dataset, {"twice": "id * 2"})
     kept = [
-        compute_fragment(table, dataset, each, derivation).to_json(keep=True) for each in missing_fragments(dataset, [])
+        compute_fragment(table, dataset, each, adding).to_json(keep=True) for each in missing_fragments(dataset, [])
     ]
     lance.write_dataset(pa.table({"id": [200], "word": ["x"]}), table.location, mode="append")
     table.open().delete("id = 50")
-    now, done = table.open(), [ComputedFragment.from_json(each) for each in kept]
+    now, done = table.open(), [AddedColumns.from_json(each) for each in kept]
     assert missing_fragments(now, done) == [4]
-    done.append(compute_fragment(table, now, 4, derivation))
-    commit_columns(table, locate_table(table), now, derivation, done)
+    done.append(compute_fragment(table, now, 4, adding))
+    commit_columns(table, locate_table(table), now, adding, done)
     rows = table.open().to_table()
     assert rows.column("twice").to_pylist() == [2 * number for number in rows.column("id").to_pylist()]
     assert rows.num_rows == 95
@@ -118,27 +118,27 @@ def test_what_was_done_stays_done(table: TableRef) -> None:
 
 def test_one_fragment_tells_the_schema(table: TableRef) -> None:
     dataset = table.open()
-    derivation = ComputedColumns.for_table(table, dataset, {"twice": "id * 2"})
-    done = [compute_fragment(table, dataset, each, derivation) for each in missing_fragments(dataset, [])]
+    adding = ColumnsToAdd.for_table(table, dataset, {"twice": "id * 2"})
+    done = [compute_fragment(table, dataset, each, adding) for each in missing_fragments(dataset, [])]
     assert missing_fragments(dataset, done) == []
-    assert missing_fragments(dataset, [ComputedFragment.from_json(each.to_json(keep=True)) for each in done]) == [0]
+    assert missing_fragments(dataset, [AddedColumns.from_json(each.to_json(keep=True)) for each in done]) == [0]
 
 
 def test_another_schema_means_other_columns(table: TableRef) -> None:
     dataset = table.open()
-    derivation = ComputedColumns.for_table(table, dataset, {"twice": "id * 2"})
-    done = [compute_fragment(table, dataset, each, derivation) for each in missing_fragments(dataset, [])]
+    adding = ColumnsToAdd.for_table(table, dataset, {"twice": "id * 2"})
+    done = [compute_fragment(table, dataset, each, adding) for each in missing_fragments(dataset, [])]
     table.open().add_columns({"other": "id + 1"})
     assert missing_fragments(table.open(), done) == [0, 1, 2, 3]
 
 
 def test_somebody_appends_before_the_commit(table: TableRef) -> None:
     dataset = table.open()
-    derivation = ComputedColumns.for_table(table, dataset, {"twice": "id * 2"})
-    done = [compute_fragment(table, dataset, each, derivation) for each in missing_fragments(dataset, [])]
+    adding = ColumnsToAdd.for_table(table, dataset, {"twice": "id * 2"})
+    done = [compute_fragment(table, dataset, each, adding) for each in missing_fragments(dataset, [])]
     lance.write_dataset(pa.table({"id": [200], "word": ["x"]}), table.location, mode="append")
     with pytest.raises(ConcurrentModificationError):
-        commit_columns(table, locate_table(table), dataset, derivation, done)
+        commit_columns(table, locate_table(table), dataset, adding, done)
     assert table.open().schema.names == ["id", "word"]
 
 
@@ -158,14 +158,14 @@ def test_what_is_wrong_is_said_at_once(
     table: TableRef, columns: dict[str, Any], reads: list[str] | None, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        ComputedColumns.for_table(table, table.open(), columns, reads)
+        ColumnsToAdd.for_table(table, table.open(), columns, reads)
 
 
 def test_the_digest_knows_functions_by_what_they_do(table: TableRef) -> None:
     dataset = table.open()
 
     def digest(function: Function) -> str:
-        return ComputedColumns.for_table(table, dataset, {"a": function}).fingerprint().digest
+        return ColumnsToAdd.for_table(table, dataset, {"a": function}).fingerprint().digest
 
     assert digest(double_ids) == digest(double_ids)
     assert digest(lambda batch: pc.add(batch.column("id"), 1)) != digest(lambda batch: pc.add(batch.column("id"), 2))
@@ -222,7 +222,7 @@ def scale_ids(batch: pa.RecordBatch) -> Any:
 def test_the_digest_knows_what_functions_were_given(table: TableRef, make: Any) -> None:
     dataset = table.open()
     one, again, other = (
-        ComputedColumns.for_table(table, dataset, {"a": make(number)}).fingerprint().digest for number in (1, 1, 2)
+        ColumnsToAdd.for_table(table, dataset, {"a": make(number)}).fingerprint().digest for number in (1, 1, 2)
     )
     assert one == again != other
 
@@ -235,7 +235,7 @@ def test_functions_that_cannot_be_told_apart_are_others(table: TableRef) -> None
         lock = Lock()
         return lambda batch: double_ids(batch) if lock else None
 
-    one, other = (ComputedColumns.for_table(table, dataset, {"a": make()}).fingerprint().digest for _ in range(2))
+    one, other = (ColumnsToAdd.for_table(table, dataset, {"a": make()}).fingerprint().digest for _ in range(2))
     assert one != other
 
 
@@ -244,15 +244,15 @@ def test_columns_of_others_that_came_meanwhile_stay(tmp_path: Path) -> None:
     table = TableRef(str(tmp_path / "t"))
     lance.write_dataset(pa.table({"id": list(range(10))}), tmp_path / "t", max_rows_per_file=5)
     dataset = table.open()
-    derivation = ComputedColumns.for_table(table, dataset, {"twice": "id * 2"})
-    done = [compute_fragment(table, dataset, each, derivation) for each in missing_fragments(dataset, [])]
+    adding = ColumnsToAdd.for_table(table, dataset, {"twice": "id * 2"})
+    done = [compute_fragment(table, dataset, each, adding) for each in missing_fragments(dataset, [])]
     table.open().optimize.compact_files()
     table.open().add_columns({"other": "id + 100"})
     with pytest.raises(ConcurrentModificationError):
-        commit_columns(table, locate_table(table), dataset, derivation, done)
+        commit_columns(table, locate_table(table), dataset, adding, done)
     dataset = table.open()
-    done += [compute_fragment(table, dataset, each, derivation) for each in missing_fragments(dataset, done)]
-    commit_columns(table, locate_table(table), dataset, derivation, done)
+    done += [compute_fragment(table, dataset, each, adding) for each in missing_fragments(dataset, done)]
+    commit_columns(table, locate_table(table), dataset, adding, done)
     assert table.open().to_table(filter="id = 7").to_pylist() == [{"id": 7, "other": 107, "twice": 14}]
 
 
@@ -299,4 +299,4 @@ def test_new_columns_may_be_null(tmp_path: Path) -> None:
 )
 def test_a_column_without_a_type(table: TableRef, value: Any) -> None:
     with pytest.raises(TableSchemaValidationError, match=r"column odd has the type .*pa\.array\(values, pa\.string"):
-        ComputedColumns.for_table(table, table.open(), {"odd": value})
+        ColumnsToAdd.for_table(table, table.open(), {"odd": value})

@@ -1,4 +1,7 @@
-"""Add columns that are computed from others, fragment by fragment, with one commit; a crash loses no fragment."""
+"""Add columns that are computed once, by SQL or plain functions: fragment by fragment, with one commit.
+
+The table keeps nothing of how they were made. What a crash leaves is resumed, a fragment at a time.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from typing import Any, Self
 import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
-from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, TableColumnNotFoundError
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.engine import Engine
+from lancehouse.jobs.engine import PIECES_EACH, Engine, spread
 from lancehouse.jobs.fingerprints import Fingerprint, fingerprint_functions, json_digest, package_versions
-from lancehouse.jobs.job import Job, JobProgress
+from lancehouse.jobs.job import Job
 from lancehouse.lake import chunked_scan
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import NewFragment, TableLocation, commit, find_lost_fragments, locate_table
 from lancehouse.lake.dataset import TableRef, translate_refusals
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.scans import VersionSelector
-from lancehouse.schema.walk import check_types, relax_nullability
+from lancehouse.lake.job_records import JobProgress
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +47,8 @@ CODE = "code"
 ATTEMPTS = 10
 """How often the commit is tried; before each, columns of fragments that were added meanwhile are computed."""
 
-TASKS_EACH = 4
-"""Number of tasks for each that runs at once: some fragments take longer than others."""
 
-
-def add_columns(
+def add_columns_once(
     engine: Engine,
     address: TableAddress,
     columns: Mapping[str, str | Function],
@@ -64,8 +64,8 @@ def add_columns(
         ConcurrentModificationError: others kept changing the table, so that all attempts failed.
     """
     table = address.to_ref()
-    derivation = ComputedColumns.for_table(table, table.open(), columns, read_columns)
-    family, code = f"add-columns-{derivation.key}-", derivation.fingerprint()
+    adding = ColumnsToAdd.for_table(table, table.open(), columns, read_columns)
+    family, code = f"add-columns-{adding.key}-", adding.fingerprint()
     job = Job(address, f"{family}{code.digest}")
     progress = job.progress()
     values = progress.read_records()
@@ -73,15 +73,16 @@ def add_columns(
         _warn_restart(address, progress.list_other_jobs(family), code)
     values.pop(CODE, None)
     progress.record(CODE, code.record)
-    recorded = [ComputedFragment.from_json(value) for value in values.values()]
+    recorded = [AddedColumns.from_json(value) for value in values.values()]
     lost_pieces = find_lost_fragments([each.piece for each in recorded], job.write_location())
     done = [each for each in recorded if each.piece not in lost_pieces]
     for attempt in range(ATTEMPTS):
-        pinned = PinnedVersion.resolve(address, VersionSelector())
+        # Only the commit is tried again. Fragments that did not change meanwhile keep what was computed of them.
+        pinned = PinnedVersion.resolve(address)
         _, dataset = pinned.open()
-        done += _compute_fragments(engine, job, pinned, derivation, missing_fragments(dataset, done))
+        done += _compute_fragments(engine, job, pinned, adding, missing_fragments(dataset, done))
         try:
-            version = commit_columns(table, locate_table(table), dataset, derivation, done)
+            version = commit_columns(table, locate_table(table), dataset, adding, done)
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -104,26 +105,25 @@ def _warn_restart(address: TableAddress, others: Sequence[JobProgress], code: Fi
 
 
 def _compute_fragments(
-    engine: Engine, job: Job, pinned: PinnedVersion, derivation: ComputedColumns, fragments: Sequence[int]
-) -> list[ComputedFragment]:
+    engine: Engine, job: Job, pinned: PinnedVersion, adding: ColumnsToAdd, fragments: Sequence[int]
+) -> list[AddedColumns]:
     def work(fragments: Sequence[int]) -> list[str]:
         table, dataset = pinned.open()
         progress = job.progress()
         results = []
         for fragment in fragments:
-            added = compute_fragment(table, dataset, fragment, derivation)
+            added = compute_fragment(table, dataset, fragment, adding)
             progress.record(str(fragment), added.to_json(keep=True))
             results.append(added.to_json())
         return results
 
-    tasks = min(len(fragments), engine.parallelism * TASKS_EACH)
-    texts = engine.run([fragments[each::tasks] for each in range(tasks)], work)
-    return list(map(ComputedFragment.from_json, texts))
+    texts = engine.run(spread(fragments, engine.parallelism * PIECES_EACH), work)
+    return list(map(AddedColumns.from_json, texts))
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedColumns:
-    """The columns to add: SQL expressions or functions, their inputs and their schema."""
+class ColumnsToAdd:
+    """The columns to add: SQL expressions or functions, their inputs and their schema; sent to other processes."""
 
     expressions: Mapping[str, str]
     functions: Mapping[str, Function]
@@ -149,8 +149,7 @@ class ComputedColumns:
         existing = dataset.schema.names
         if taken := [name for name in columns if name in existing]:
             raise InvalidInputError(f"{table} has a column {', '.join(taken)} already")
-        if missing := [name for name in reads or () if name not in existing]:
-            raise TableColumnNotFoundError(f"{table} has no column {', '.join(missing)}; it has {', '.join(existing)}")
+        require_columns(table, reads or (), existing)
         expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
         functions = {name: value for name, value in columns.items() if callable(value)}
         if not columns or len(columns) not in (len(expressions), len(functions)):
@@ -176,7 +175,7 @@ class ComputedColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedFragment:
+class AddedColumns:
     """The new columns of one fragment, written but not committed; can be converted to JSON."""
 
     fragment: int
@@ -197,38 +196,34 @@ class ComputedFragment:
         return cls(*json.loads(text))
 
 
-def compute_fragment(
-    table: TableRef, dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
-) -> ComputedFragment:
+def compute_fragment(table: TableRef, dataset: lance.LanceDataset, fragment: int, adding: ColumnsToAdd) -> AddedColumns:
     """Compute and write the new columns of a fragment, without a commit."""
     lance_fragment = dataset.get_fragment(fragment)
     with translate_errors(table, table.storage_options):
-        if derivation.expressions:
-            metadata, schema = lance_fragment.merge_columns(_compute_sql(dataset, fragment, derivation))
-        elif any(has_blobs(dataset.schema.field(name)) for name in derivation.inputs):
-            metadata, schema = lance_fragment.merge_columns(_compute_with_blobs(dataset, fragment, derivation))
+        if adding.expressions:
+            metadata, schema = lance_fragment.merge_columns(_compute_sql(dataset, fragment, adding))
+        elif any(has_blobs(dataset.schema.field(name)) for name in adding.inputs):
+            metadata, schema = lance_fragment.merge_columns(_compute_with_blobs(dataset, fragment, adding))
         else:
-            values = lance.udf.BatchUDF(derivation.compute, output_schema=derivation.schema)
-            metadata, schema = lance_fragment.merge_columns(values, columns=list(derivation.inputs))
+            values = lance.udf.BatchUDF(adding.compute, output_schema=adding.schema)
+            metadata, schema = lance_fragment.merge_columns(values, columns=list(adding.inputs))
     pickled = base64.b64encode(pickle.dumps(schema)).decode()
-    return ComputedFragment(
+    return AddedColumns(
         fragment, _fragment_digest(dataset, lance_fragment.metadata), json.dumps(metadata.to_json()), pickled
     )
 
 
-def _compute_with_blobs(
-    dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns
-) -> pa.RecordBatchReader:
+def _compute_with_blobs(dataset: lance.LanceDataset, fragment: int, adding: ColumnsToAdd) -> pa.RecordBatchReader:
     """Call functions that need blobs, for which pylance by itself would pass only descriptors."""
     lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
-    columns = [dataset.schema.field(name) for name in derivation.inputs]
+    columns = [dataset.schema.field(name) for name in adding.inputs]
     batches = chunked_scan.read_fragment(lance_fragment, columns, range(lance_fragment.count_rows()), ROW_BYTES)
-    return pa.RecordBatchReader.from_batches(derivation.schema, map(derivation.compute, batches))
+    return pa.RecordBatchReader.from_batches(adding.schema, map(adding.compute, batches))
 
 
-def _compute_sql(dataset: lance.LanceDataset, fragment: int, derivation: ComputedColumns) -> Any:
+def _compute_sql(dataset: lance.LanceDataset, fragment: int, adding: ColumnsToAdd) -> Any:
     """Return the SQL expressions, or their values where Lance would make columns of them that are not nullable."""
-    expressions, schema = dict(derivation.expressions), derivation.schema
+    expressions, schema = dict(adding.expressions), adding.schema
     lance_fragment = dataset.get_fragment(fragment)  # not the one that is written to, which is locked
     scanner = _scanner(dataset, expressions, [lance_fragment])
     if _drop_row_id(scanner.projected_schema).equals(schema):
@@ -249,7 +244,7 @@ def _drop_row_id(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != "_rowid"])
 
 
-def missing_fragments(dataset: lance.LanceDataset, done: Iterable[ComputedFragment]) -> list[int]:
+def missing_fragments(dataset: lance.LanceDataset, done: Iterable[AddedColumns]) -> list[int]:
     """Return the fragments of a version whose columns are not computed yet, or were computed from other data.
 
     A job that resumes another one computes at least one fragment again, because stored results lack the schema.
@@ -267,8 +262,8 @@ def commit_columns(
     table: TableRef,
     at: TableLocation,
     dataset: lance.LanceDataset,
-    derivation: ComputedColumns,
-    done: Iterable[ComputedFragment],
+    adding: ColumnsToAdd,
+    done: Iterable[AddedColumns],
 ) -> int:
     """Commit the new columns; return the new version.
 
@@ -279,7 +274,7 @@ def commit_columns(
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if not fragments:
         with translate_refusals(table.namespace, table.id), translate_errors(table, at.storage_options):
-            dataset.add_columns(derivation.schema)
+            dataset.add_columns(adding.schema)
         return int(dataset.version)
     added = [done_by_state[each.id, _fragment_digest(dataset, each)] for each in fragments]
     merged = [_merge_fragment(*each) for each in zip(fragments, added, strict=True)]
@@ -288,7 +283,7 @@ def commit_columns(
     return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, retries=0)
 
 
-def _merge_fragment(current: FragmentMetadata, added: ComputedFragment) -> FragmentMetadata:
+def _merge_fragment(current: FragmentMetadata, added: AddedColumns) -> FragmentMetadata:
     """Return a fragment as it is now, with the new columns: rows may have been deleted since these were computed."""
     known_files = {file.path for file in current.files}
     new = [file for file in FragmentMetadata.from_json(added.piece).files if file.path not in known_files]
