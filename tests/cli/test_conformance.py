@@ -122,7 +122,10 @@ def test_pytest_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("by", ["SIGINT", "SIGTERM"])
 def test_nothing_is_left_after_an_interrupt(tmp_path: Path, by: str) -> None:
     impl = ["--impl", "tests.cli.test_conformance.Struck", "--property", f"by={by}", "--property", f"root={tmp_path}"]
-    command = [sys.executable, "-c", "from lancehouse.cli.main import main; main()", "conformance", *impl]
+    # A shell starts programs in the background with SIGINT ignored, and so would be whatever they start.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program += "; from lancehouse.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "conformance", *impl]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 130, done.stdout + done.stderr
     assert "interrupted" in done.stderr

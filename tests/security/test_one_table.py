@@ -74,7 +74,10 @@ SEEN = {"listNamespaces", "loadNamespaceMetadata", "namespaceExists", "listTable
 
 @pytest.fixture(scope="module")
 def one(house: ServerWithPrincipals) -> ServerWithPrincipals:
-    """With tables `mine` and `theirs`, in namespace `one` and in a folder; `r` reads, `w` writes, `o` owns `mine`."""
+    """With tables `mine` and `theirs`, in namespace `one` and in a folder.
+
+    `one-r` reads, `one-w` writes and `one-o` owns `mine`.
+    """
     assert house.send("root", "POST", "/iceberg/v1/main/namespaces", {"namespace": ["one"]})[0] == 200
     for name in ("mine", "theirs"):
         rows = pa.table({"id": pa.array([1], pa.int64()), "text": [SECRET if name == "theirs" else "mine"]})
@@ -85,7 +88,7 @@ def one(house: ServerWithPrincipals) -> ServerWithPrincipals:
     assert house.send("root", "POST", path, {**VIEW, "name": "view"})[0] == 200
     database = open_database(f"sqlite:///{house.folder / 'catalog.db'}")
     principals = Principals(database, ["files"])
-    for name, role in {"r": Role.READER, "w": Role.WRITER, "o": Role.ADMIN}.items():
+    for name, role in {"one-r": Role.READER, "one-w": Role.WRITER, "one-o": Role.ADMIN}.items():
         principals.create(name, [Grant(role, "main", ("one",), "mine"), Grant(role, "files", (), "mine")])
         house.tokens[name] = principals.create_token(name, "test")
     database.close()
@@ -96,7 +99,7 @@ def one(house: ServerWithPrincipals) -> ServerWithPrincipals:
 def test_iceberg_routes(one: ServerWithPrincipals, route: Any) -> None:
     path = route.template.replace("{prefix}", "main").replace("{namespace}", "one").replace("{table}", "theirs")
     path = path.replace("{view}", "view").replace("{plan-id}", "0" * 8 + "-0000-0000-0000-" + "0" * 12)
-    status, body = one.send("o", route.method, f"/iceberg{path}", ICEBERG_BODIES.get(route.name))
+    status, body = one.send("one-o", route.method, f"/iceberg{path}", ICEBERG_BODIES.get(route.name))
     assert (status in (200, 204)) == (route.name in SEEN), body
     if route.name not in SEEN:
         assert status == 403, body
@@ -122,7 +125,7 @@ def test_operations_of_the_lance_protocol(one: ServerWithPrincipals, operation: 
     content = {"content-type": "application/json"}
     if operation.body.name == "ARROW":
         content = {"content-type": "application/vnd.apache.arrow.stream"}
-    headers = {"authorization": f"Bearer {one.tokens['o']}", **content}
+    headers = {"authorization": f"Bearer {one.tokens['one-o']}", **content}
     heard = ask(one.served, method, f"/lance/{backend}/v1/{path}", body, headers)
     assert SECRET.encode() not in heard.body
     is_seen = kind == "namespace" and operation.required_access is RequiredAccess.READ
@@ -138,32 +141,32 @@ def test_operations_of_the_lance_protocol(one: ServerWithPrincipals, operation: 
 def test_questions_of_the_console(one: ServerWithPrincipals, question: str, backend: str) -> None:
     levels = "level=one&" if backend == "main" else ""
     path = f"/console/v1/{question}?in={backend}&{levels}level=theirs&column=id&row=0&k=1&filter=true&to=1&number=0"
-    status, body = one.send("o", "GET", path)
+    status, body = one.send("one-o", "GET", path)
     assert (status, SECRET.encode() in body) == (403, False), body
 
 
 @pytest.mark.parametrize("backend", ["main", "files"])
 def test_what_is_granted_is_seen_and_read(one: ServerWithPrincipals, backend: str) -> None:
     table, level = ("one$mine", "&level=one") if backend == "main" else ("mine", "")
-    assert one.query("r", table, backend)[0] == 200
-    names = json.loads(one.send("r", "GET", f"/console/v1/entries?in={backend}{level}")[1])["names"]
+    assert one.query("one-r", table, backend)[0] == 200
+    names = json.loads(one.send("one-r", "GET", f"/console/v1/entries?in={backend}{level}")[1])["names"]
     assert names == ["mine"]
-    assert one.send("r", "GET", f"/console/v1/rows?in={backend}{level}&level=mine")[0] == 200
+    assert one.send("one-r", "GET", f"/console/v1/rows?in={backend}{level}&level=mine")[0] == 200
     deletion = {"predicate": "false"}
     statuses = [one.send(who, "POST", f"/lance/{backend}/v1/table/{table}/delete", deletion)[0] for who in "rw"]
     assert statuses == [403, 200]
 
 
 def test_lists_and_searches_show_one_table(one: ServerWithPrincipals) -> None:
-    listed = json.loads(one.send("r", "GET", "/iceberg/v1/main/namespaces/one/tables")[1])["identifiers"]
+    listed = json.loads(one.send("one-r", "GET", "/iceberg/v1/main/namespaces/one/tables")[1])["identifiers"]
     assert listed == [{"namespace": ["one"], "name": "mine"}]
-    assert json.loads(one.send("r", "GET", "/iceberg/v1/main/namespaces")[1])["namespaces"] == [["one"]]
-    assert json.loads(one.send("r", "GET", "/lance/main/v1/table")[1])["tables"] == ["one$mine"]
-    found = json.loads(one.send("r", "GET", "/console/v1/search?q=main")[1])["found"]
+    assert json.loads(one.send("one-r", "GET", "/iceberg/v1/main/namespaces")[1])["namespaces"] == [["one"]]
+    assert json.loads(one.send("one-r", "GET", "/lance/main/v1/table")[1])["tables"] == ["one$mine"]
+    found = json.loads(one.send("one-r", "GET", "/console/v1/search?q=main")[1])["found"]
     assert [each["levels"] for each in found] == [["one"], ["one", "mine"]]
-    paged = json.loads(one.send("r", "GET", "/iceberg/v1/main/namespaces/one/tables?pageToken=&pageSize=1")[1])
+    paged = json.loads(one.send("one-r", "GET", "/iceberg/v1/main/namespaces/one/tables?pageToken=&pageSize=1")[1])
     assert (len(paged["identifiers"]), paged["next-page-token"]) == (1, None)
-    assert one.send("r", "GET", "/iceberg/v1/main/namespaces/a/tables")[0] == 403
+    assert one.send("one-r", "GET", "/iceberg/v1/main/namespaces/a/tables")[0] == 403
 
 
 def test_a_writer_of_a_table_commits_and_only_an_owner_drops_it(one: ServerWithPrincipals) -> None:
@@ -171,16 +174,16 @@ def test_a_writer_of_a_table_commits_and_only_an_owner_drops_it(one: ServerWithP
     assert [one.send(who, "POST", path, COMMIT)[0] for who in "rw"] == [403, 200]
     assert [one.send(who, "DELETE", path)[0] for who in "rw"] == [403, 403]
     stolen = {"requirements": [{"type": "assert-create"}], "updates": []}
-    assert one.send("o", "POST", path.replace("mine", "new"), stolen)[0] == 403
+    assert one.send("one-o", "POST", path.replace("mine", "new"), stolen)[0] == 403
     # A new name takes a writer of its namespace.
     rename = {"source": {"namespace": ["one"], "name": "mine"}, "destination": {"namespace": ["one"], "name": "x"}}
-    assert one.send("o", "POST", "/iceberg/v1/main/tables/rename", rename)[0] == 403
-    assert one.send("o", "DELETE", path)[0] == 204
+    assert one.send("one-o", "POST", "/iceberg/v1/main/tables/rename", rename)[0] == 403
+    assert one.send("one-o", "DELETE", path)[0] == 204
     # A grant is by name.
     lance.write_dataset(pa.table({"id": [2]}), one.place("one", "again"))
     body = {"name": "mine", "metadata-location": one.place("one", "again")}
     assert one.send("root", "POST", "/iceberg/v1/main/namespaces/one/register", body)[0] == 200
-    assert one.send("r", "GET", path)[0] == 200
+    assert one.send("one-r", "GET", path)[0] == 200
 
 
 def test_files_of_other_tables_stay_closed(one: ServerWithPrincipals) -> None:
