@@ -131,26 +131,45 @@ class PolicySetting:
 
 
 SETTINGS = (
-    PolicySetting("enabled", _parse_flag, "false", "whether tables are maintained at all"),
-    PolicySetting("window", _parse_windows, "", "when jobs may begin: 01:00-05:00, in UTC or a zone named after it"),
-    PolicySetting("settle", _parse_duration, "1m", "how long rows were left alone before fragments are rewritten"),
+    PolicySetting("enabled", _parse_flag, "false", "whether tables are maintained"),
+    PolicySetting("window", _parse_windows, "", "when jobs may begin: 01:00-05:00, in UTC or in a zone named after it"),
+    PolicySetting("settle", _parse_duration, "1m", "how long no row must have changed before fragments are rewritten"),
     PolicySetting("compact", _parse_flag, "true", "merge small fragments and drop deleted rows"),
-    PolicySetting("compact.min-fragments", _number_parser(2, 10**6), "8", "small fragments that are worth merging"),
+    PolicySetting(
+        "compact.min-fragments", _number_parser(2, 10**6), "8", "number of small fragments from which they are merged"
+    ),
     PolicySetting("compact.target-rows", _number_parser(1, 10**9), "1048576", "rows that a fragment should have"),
-    PolicySetting("compact.deleted-percent", _number_parser(1, 100), "10", "deleted rows of a fragment, in percent"),
+    PolicySetting(
+        "compact.deleted-percent",
+        _number_parser(1, 100),
+        "10",
+        "percentage of deleted rows from which a fragment is rewritten",
+    ),
     PolicySetting("index", _parse_flag, "true", "add new rows to indices"),
-    PolicySetting("index.unindexed-rows", _number_parser(1, 10**12 - 1), "10000", "rows outside of an index"),
+    PolicySetting(
+        "index.unindexed-rows",
+        _number_parser(1, 10**12 - 1),
+        "10000",
+        "number of rows missing from an index from which they are added",
+    ),
     PolicySetting("cleanup", _parse_flag, "true", "remove old versions; tagged ones stay"),
-    PolicySetting("cleanup.older-than", _parse_version_age, "7d", "age from which a version is old"),
-    PolicySetting("cleanup.keep-versions", _number_parser(1, 10**6), "1", "newest versions that stay at any age"),
-    PolicySetting("cleanup.max-versions", _number_parser(0, 10**9), "0", "number beyond which younger ones go; 0: any"),
+    PolicySetting("cleanup.older-than", _parse_version_age, "7d", "age from which a version is removed"),
+    PolicySetting(
+        "cleanup.keep-versions", _number_parser(1, 10**6), "1", "number of newest versions that are kept at any age"
+    ),
+    PolicySetting(
+        "cleanup.max-versions",
+        _number_parser(0, 10**9),
+        "0",
+        "number of versions beyond which younger ones are removed too; 0: no limit",
+    ),
     PolicySetting("cleanup.every", _parse_interval, "1d", "time between two clean-ups"),
     PolicySetting("orphans", _parse_flag, "true", "remove files that no version references"),
     PolicySetting("orphans.older-than", _parse_orphan_age, "7d", "age from which such a file is removed"),
     PolicySetting("orphans.every", _parse_interval, "7d", "time between two searches for such files"),
     PolicySetting("fill", _parse_flag, "false", "fill computed columns, by functions that the server allows"),
     PolicySetting("refresh", _parse_flag, "false", "refresh materialized views, by functions that the server allows"),
-    PolicySetting("refresh.every", _parse_interval, "1h", "time between two looks at the source of a view"),
+    PolicySetting("refresh.every", _parse_interval, "1h", "time between two checks of the source of a view"),
 )
 _DEFAULTS: Mapping[str, Any] = {setting.field: setting.parse(setting.default) for setting in SETTINGS}
 _BY_KEY: Mapping[str, PolicySetting] = {setting.key: setting for setting in SETTINGS}

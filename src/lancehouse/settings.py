@@ -137,7 +137,7 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("auth_token", _parse_token, "bearer token", secret=True),
     Setting("credential", _parse_credential, "OAuth2 client credential, client_id:client_secret", secret=True),
-    Setting("oauth2_server_uri", _parse_url, "token endpoint for `credential`, where it is not the catalog's own"),
+    Setting("oauth2_server_uri", _parse_url, "token endpoint for `credential`, if it is not the catalog's own"),
     Setting(
         "scope",
         _parse_text,
@@ -147,34 +147,34 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "connect_timeout",
         _parse_duration,
-        "time to wait for a connection; milliseconds, seconds for unity",
+        "time to wait for a connection, in milliseconds; for unity in seconds",
         {"iceberg": 10000.0, "polaris": 10000.0, "unity": 10.0, "lakekeeper": 10000.0},
     ),
     Setting(
         "read_timeout",
         _parse_duration,
-        "time to wait for a response; milliseconds, seconds for unity",
+        "time to wait for a response, in milliseconds; for unity in seconds",
         {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0, "lakekeeper": 30000.0},
     ),
     Setting("max_retries", _parse_count, "number of retries of calls that are safe to repeat", 3),
     Setting(
         "managed_by",
         _parse_manager,
-        "who decides which version of a new table is the current one, where its properties do not say: storage or impl",
+        "who decides which version of a new table is current, unless its properties set it: storage or impl",
         STORAGE,
     ),
     Setting("root", _parse_text, "location of tables that are declared without one"),
     Setting(
         "table_storage",
         _parse_trust,
-        "which `storage.*` properties of a table count: all, or harmless, those that lead no credentials elsewhere",
+        "which `storage.*` properties of a table are used: all, or harmless, which cannot redirect credentials",
         ALL,
     ),
     Setting(
         "vend_credentials",
         _parse_vending,
-        "whether to ask the catalog for credentials to the storage of tables: auto (use them if it vends any), true (it"
-        " is an error if it vends none), or false",
+        "whether to request storage credentials from the catalog: auto (use them if it vends any), true (an error if it"
+        " vends none), or false",
         AUTO,
     ),
     Setting("ca_bundle", _parse_file, "PEM file with the certificates of the authorities to trust"),

@@ -48,8 +48,8 @@ def _add_setting_options(command: F) -> F:
     multiple=True,
     metavar="NAME=LOCATION",
     envvar="LANCEHOUSE_WAREHOUSE",
-    help="a warehouse to serve; by default those that the database knows, "
-    "else main beside SQLite's file or, with Postgres, in the data folder",
+    help="a warehouse to serve; by default those in the database, "
+    "or else main, next to SQLite's file or, with Postgres, in the data folder",
 )
 @click.option(
     "--root",

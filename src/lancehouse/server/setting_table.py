@@ -175,7 +175,7 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         "trusted_proxies",
         _parse_networks,
         None,
-        "addresses or networks of proxies whose X-Forwarded-For is believed, separated by commas",
+        "addresses or networks of proxies whose X-Forwarded-For is trusted, separated by commas",
         changeable=True,
     ),
     ServerSetting(
@@ -198,47 +198,47 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         "storage_refresh",
         _parse_seconds,
         60.0,
-        "seconds until tables in object stores are looked at again, for tags, branches and clean-ups past the catalog",
+        "seconds between checks of tables in object stores for tags, branches and clean-ups made outside the catalog",
         changeable=True,
     ),
     ServerSetting(
         "fence_interval",
         _parse_seconds,
         30.0,
-        "seconds between looks whether a server works on another copy of the database",
+        "seconds between checks whether another server works on a copy of the database",
     ),
     ServerSetting(
         "maintenance_threads",
         _number_parser(0, 256),
         0,
-        "threads that maintain tables by policy, in a process of their own; 0: workers elsewhere do, or none",
+        "threads that maintain tables by policy, in a separate process; 0: this server maintains no tables",
     ),
     ServerSetting(
-        "maintenance_jobs", _number_parser(1, 10_000), 8, "tables that are maintained at once, by all workers"
+        "maintenance_jobs", _number_parser(1, 10_000), 8, "tables that all workers together maintain at the same time"
     ),
     ServerSetting(
         "maintenance_poll",
         _parse_seconds,
         3600.0,
-        "seconds between looks at tables whose commits the catalog does not see",
+        "seconds between checks of tables whose commits the catalog does not see",
     ),
     ServerSetting(
         "maintenance_functions",
         _parse_functions,
         None,
-        "functions and modules that may fill columns and refresh views, separated by commas; default: none",
+        "functions and modules that maintenance may import for columns and views, separated by commas; default: none",
     ),
     ServerSetting(
         "maintenance_sources",
         _parse_sources,
         None,
-        "tables whose rows views may show that maintenance refreshes, such as main.ml.*, by commas; default: none",
+        "tables that maintenance may read to refresh views, such as main.ml.*, separated by commas; default: none",
     ),
     ServerSetting(
         "retention",
         parse_retention,
         None,
-        "how long a dropped table can be restored, unless its warehouse says: 7d (default), 12h, 30m, or 0",
+        "how long a dropped table can be restored, unless its warehouse sets it: 7d (default), 12h, 30m, or 0",
     ),
     ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
     ServerSetting(
