@@ -137,19 +137,20 @@ def get_catalog(ctx: click.Context) -> Connection:
     Raises:
         UsageError: both `--impl` and a catalog are given.
     """
+    from lancehouse import CATALOGS
     from lancehouse.connection import Connection
-    from lancehouse.named_catalogs import CLASS_PATHS, ICEBERG
+    from lancehouse.named_catalogs import ICEBERG
 
     impl: str | None = ctx.params.get("impl")
     if impl is None:
-        return find_named_catalog(ctx) or Connection(CLASS_PATHS[ICEBERG])
+        return find_named_catalog(ctx) or Connection(CATALOGS[ICEBERG])
     if ctx.obj.catalog:
         raise click.UsageError(
             f"the catalog {ctx.obj.catalog} (--catalog or LANCEHOUSE_CATALOG) has an implementation: "
             "leave --impl out, or the catalog",
             ctx,
         )
-    return Connection(CLASS_PATHS.get(impl, impl))
+    return Connection(CATALOGS.get(impl, impl))
 
 
 def connect(target: Connection) -> LanceNamespace:
