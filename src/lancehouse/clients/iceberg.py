@@ -76,15 +76,7 @@ from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import ManagedVersions
 from lancehouse.clients.rest import Rest, parse_reply
-from lancehouse.credentials import (
-    ENDPOINTS,
-    EXPIRES,
-    LANCE_NAMES,
-    SAS_EXPIRES,
-    SAS_TOKEN,
-    azure_endpoint,
-    expires_soon,
-)
+from lancehouse.credentials import expires_soon, from_iceberg_config
 from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
@@ -1100,27 +1092,10 @@ def vended_options(
     location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
 ) -> dict[str, str]:
     """Return a table's `config` as storage options, overridden by the credential with the longest matching prefix."""
+    if not config and not vended:
+        return {}
     fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
     options = from_iceberg_config(config or {})
     if fitting:
         options |= from_iceberg_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
-    return options
-
-
-def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Convert Iceberg's storage properties to Lance's storage options, without those that have no counterpart."""
-    options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
-    for key, value in config.items():
-        if key.startswith(f"{SAS_TOKEN}."):
-            options["azure_storage_account_name"] = key.removeprefix(f"{SAS_TOKEN}.").partition(".")[0]
-            options["azure_storage_sas_token"] = value
-        elif key.startswith(f"{SAS_EXPIRES}."):
-            options[EXPIRES] = value
-    if endpoint := azure_endpoint(options.get("azure_storage_account_name", ""), config):
-        options["azure_storage_endpoint"] = endpoint
-    if config.get("s3.path-style-access", "").lower() == "true":
-        options["aws_virtual_hosted_style_request"] = "false"
-    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
-    if any(options.get(name, "").startswith("http://") for name in ENDPOINTS):
-        options["allow_http"] = "true"
     return options

@@ -198,7 +198,7 @@ class IcebergInspector(Inspector):
             return _to_foreign_table(id, loaded)
         vended = vended_options(location, loaded.config, loaded.storage_credentials)
         entry = Entry(location, properties, vended)
-        head = TableHead.of(entry, versioned)
+        head = TableHead(entry, versioned)
         is_managed = managed_by(properties) == IMPL
         return InspectedTable(
             location,

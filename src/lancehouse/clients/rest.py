@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from itertools import count
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from lance_namespace.errors import (
@@ -473,43 +473,31 @@ def _retry_after_s(reply: Reply | None) -> float:
 # Authentication: bearer token, OAuth2 client credentials, AWS SigV4, or nothing
 
 
-class RequestSigner(Protocol):
-    """Adds authentication to requests."""
+class RequestSigner:
+    """Adds authentication to requests: a fixed token, or none."""
 
-    def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """Return the headers that authenticate a request."""
-
-    def renew(self, rejected: Headers) -> bool:
-        """Return whether a request whose headers were rejected is worth another attempt, after fetching a new token."""
-
-    def secrets(self) -> Sequence[str]:
-        """Return the secrets to mask in error messages, because a server may repeat them."""
-
-
-class StaticToken:
-    """Sends the same headers with every request: a fixed token, or none."""
-
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None = None) -> None:
         self._headers = bearer_headers(token)
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """Return the token's header, whatever the request."""
+        """Return the headers that authenticate a request."""
         return self._headers
 
     def renew(self, rejected: Headers) -> bool:
-        """Return False: there is no other token."""
+        """Return whether a request whose headers were rejected is worth another attempt, after fetching a new token."""
         return False
 
-    def secrets(self) -> Sequence[str]:
-        """Return the token."""
-        return bearer_tokens(self._headers)
+    def secrets(self) -> list[str]:
+        """Return the secrets to mask in error messages, because a server may repeat them."""
+        return [value.removeprefix("Bearer ") for value in self._headers.values()]
 
 
-class ClientCredentials:
+class ClientCredentials(RequestSigner):
     """OAuth2 client credentials: one token for all threads, renewed before it expires and when it is refused."""
 
     def __init__(self, settings: ClientSettings, token_uri: str, fetch: FetchToken) -> None:
         assert settings.credential is not None
+        super().__init__(settings.auth_token)
         client_id, _, client_secret = settings.credential.partition(":")
         self._form = {
             "grant_type": "client_credentials",
@@ -520,7 +508,6 @@ class ClientCredentials:
         self._token_uri = token_uri
         self._fetch = fetch
         self._token_flight: SingleFlight[None] = SingleFlight()
-        self._headers = bearer_headers(settings.auth_token)
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
@@ -534,10 +521,10 @@ class ClientCredentials:
         self._token_flight.run("token", lambda: self._renew(rejected))
         return True
 
-    def secrets(self) -> Sequence[str]:
+    def secrets(self) -> list[str]:
         """Return the client's secret, plain and form-encoded, and the token."""
         secret = self._form["client_secret"]
-        return [secret, quote_plus(secret), *bearer_tokens(self._headers)]
+        return [secret, quote_plus(secret), *super().secrets()]
 
     def _renew(self, rejected: Headers) -> None:
         # Compared by identity: each renewal makes a new mapping, also if the server returns an equal token.
@@ -551,10 +538,15 @@ class ClientCredentials:
         )
 
 
-class SigV4:
-    """AWS Signature Version 4, with the credentials that botocore finds."""
+class SigV4(RequestSigner):
+    """AWS Signature Version 4, with the credentials that botocore finds.
+
+    They are looked up for each request, so there are no newer ones. The secret key is not sent, and a signature is
+    valid for its request only: there is nothing to mask.
+    """
 
     def __init__(self, region: str, service: str) -> None:
+        super().__init__()
         try:
             from botocore.auth import SigV4Auth
             from botocore.awsrequest import AWSRequest
@@ -577,14 +569,6 @@ class SigV4:
         self._signer(credentials.get_frozen_credentials(), self._service, self._region).add_auth(request)
         return dict(request.headers)
 
-    def renew(self, rejected: Headers) -> bool:
-        """Return False: credentials are looked up for each request, so there are no newer ones."""
-        return False
-
-    def secrets(self) -> Sequence[str]:
-        """Return nothing: the secret key is not sent, and a signature is valid for its request only."""
-        return []
-
 
 def _is_loggable(record: logging.LogRecord) -> bool:
     """Return False for botocore's debug record of the signed request, which contains the session token."""
@@ -597,14 +581,9 @@ def create_signer(settings: ClientSettings, token_uri: str, fetch: FetchToken) -
         return SigV4(settings.sigv4_region, settings.sigv4_service)
     if settings.credential:
         return ClientCredentials(settings, settings.oauth2_server_uri or token_uri, fetch)
-    return StaticToken(settings.auth_token)
+    return RequestSigner(settings.auth_token)
 
 
 def bearer_headers(token: str | None) -> dict[str, str]:
     """Return the Authorization header for a token; no header for None."""
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def bearer_tokens(headers: Headers) -> list[str]:
-    """Return the tokens in headers that `bearer_headers` made."""
-    return [value.removeprefix("Bearer ") for value in headers.values()]
