@@ -16,13 +16,13 @@ from lancehouse.cli.options import (
     with_set,
     with_yes,
 )
-from lancehouse.cli.output import OutputColumn, format_count
+from lancehouse.cli.output import format_count, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
 
-NAMESPACES = (OutputColumn("namespace", "Namespace"),)
+NAMESPACES = output_columns(namespace="Namespace")
 
 with_namespace_id = click.argument("namespace", metavar="ID", callback=parse_required_id)
 

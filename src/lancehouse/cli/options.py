@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.admin.copy import NamedCatalog
+    from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
     from lancehouse.connection import Connection
+    from lancehouse.store.database import Database
 
 
 Command = Callable[..., Any]
@@ -118,6 +120,25 @@ with_properties = click.option(
     help="Property of the client, such as endpoint=URL. Repeatable.",
 )
 with_table = click.argument("table", metavar="ID", callback=parse_required_id)
+with_db = click.option(
+    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
+)
+
+
+def with_config(help: str) -> Command:
+    """Return the option `--config`: the file of the catalog server."""
+    return click.option("--config", metavar="FILE", envvar="LANCEHOUSE_SERVER_CONFIG", help=help)
+
+
+@contextmanager
+def open_database(url: str | None) -> Iterator[Database]:
+    """Open the database of a catalog server, which is created if it does not exist."""
+    with requires_extra("server"):
+        from lancehouse.catalog import bootstrap
+    from lancehouse.settings import default_db
+
+    with closing(bootstrap.open_database(url or default_db())) as database:
+        yield database
 
 
 def find_named_catalog(ctx: click.Context) -> Connection | None:
@@ -153,8 +174,8 @@ def get_catalog(ctx: click.Context) -> Connection:
     return Connection(CATALOGS.get(impl, impl))
 
 
-def connect(target: Connection) -> LanceNamespace:
-    """Create the client of a catalog; errors name the catalog, if it has a name.
+def connect(target: Connection, name: str | None = None) -> LanceNamespace:
+    """Create the client of a catalog; errors have its name, by default that of the one that the command works on.
 
     Raises:
         InvalidInputError: there is no such client, or it does not accept these properties.
@@ -167,7 +188,8 @@ def connect(target: Connection) -> LanceNamespace:
         from lancehouse.lake.errors import clean_message
 
         ctx = click.get_current_context()
-        name = None if ctx.params.get("impl") else ctx.obj.catalog or ctx.obj.config.default
+        if name is None and not ctx.params.get("impl"):
+            name = ctx.obj.catalog or ctx.obj.config.default
         words = clean_message(CONSTRUCTING.sub("", str(error)))
         raise InvalidInputError(f"catalog {name}: {words}" if name else words) from None
 
@@ -209,36 +231,33 @@ def with_client(command: Command) -> Command:
     @with_target
     @wraps(command)
     def wrapper(*arguments: Any, target: Connection, **options: Any) -> Any:
-        from lancehouse.cli.client import Client
-        from lancehouse.lake.foreign_tables import with_storage_options
-
-        namespace = with_storage_options(connect(target), target.properties)
-        client = Client(namespace, target, create_shell(click.get_current_context(), target))
+        client = create_client(target, create_shell(click.get_current_context(), target))
         return command(*arguments, client=client, **options)
 
     return wrapper
 
 
+def create_client(target: Connection, shell: Shell, name: str | None = None) -> Client:
+    """Connect to a catalog."""
+    from lancehouse.cli.client import Client
+    from lancehouse.lake.foreign_tables import with_storage_options
+
+    return Client(with_storage_options(connect(target, name), target.properties), target, shell)
+
+
 def create_shell(ctx: click.Context, target: Connection) -> Shell:
     """Return how commands on the same catalog start and end, without secrets."""
-    import shlex
-
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.secrets import redact_properties
 
     impl: str | None = ctx.params.get("impl")
     name = None if impl else ctx.obj.catalog or ctx.obj.config.default
     properties = redact_properties(ctx.params.get("properties") or {} if name else target.properties)
-    words = [
-        *(["--impl", impl] if impl else []),
-        *(word for pair in properties.items() for word in _property_option(*pair)),
-    ]
+    words = ["--impl", impl] if impl else []
+    for key, value in properties.items():
+        words += ["--property", f"{key}={value}"]
     explicit = f"lancehouse --catalog {shlex.quote(ctx.obj.catalog)}" if name and ctx.obj.catalog else "lancehouse"
     return Shell(explicit, shlex.join(words))
-
-
-def _property_option(key: str, value: str) -> tuple[str, str]:
-    return "--property", f"{key}={value}"
 
 
 def with_set(what: str) -> Callable[[Command], Command]:
@@ -322,19 +341,9 @@ def open_side(app: CliContext, name: str) -> NamedCatalog:
     Raises:
         InvalidInputError: there is no catalog of that name, or its configuration is invalid.
     """
-    from lance_namespace.errors import InvalidInputError
-
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.admin.copy import NamedCatalog
-    from lancehouse.cli.client import Client
-    from lancehouse.lake.foreign_tables import with_storage_options
 
     os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
-    target = app.config.catalog(name)
-    try:
-        shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
-        return NamedCatalog(name, Client(with_storage_options(target.connect(), target.properties), target, shell))
-    except InvalidInputError as error:
-        from lancehouse.lake.errors import clean_message
-
-        raise InvalidInputError(f"catalog {name}: {clean_message(CONSTRUCTING.sub('', str(error)))}") from None
+    shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
+    return NamedCatalog(name, create_client(app.config.catalog(name), shell, name))

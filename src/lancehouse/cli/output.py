@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,6 +59,11 @@ class OutputColumn:
     """Whether the value must not be cut, because a part of it would mislead."""
 
 
+def output_columns(numbers: Collection[str] = (), **titles: str) -> tuple[OutputColumn, ...]:
+    """Return columns by their keys and titles; those in `numbers` hold numbers."""
+    return tuple(OutputColumn(key, title, is_number=key in numbers) for key, title in titles.items())
+
+
 class ProgressDisplay:
     """Progress of a command; this base class displays nothing."""
 
@@ -80,7 +85,14 @@ class Output(ABC):
 
     @abstractmethod
     def table(
-        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+        self,
+        columns: Sequence[OutputColumn],
+        rows: Sequence[Row],
+        summary: Row,
+        words: str,
+        *,
+        name: str = "rows",
+        is_data: bool = False,
     ) -> None:
         """Print a list of objects.
 
@@ -90,25 +102,7 @@ class Output(ABC):
             summary: fields about the whole list, for JSON.
             words: the same as a sentence, for text.
             name: the key of the list in JSON.
-        """
-
-    @abstractmethod
-    def rows(
-        self,
-        columns: Sequence[OutputColumn],
-        display_rows: Callable[[], Sequence[Row]],
-        values: Callable[[], Sequence[Row]],
-        summary: Row,
-        words: str,
-    ) -> None:
-        """Print rows of data, with any number of columns.
-
-        Args:
-            columns: of the data.
-            display_rows: returns the values for text, shortened.
-            values: returns the values for JSON, complete.
-            summary: fields about all rows, for JSON.
-            words: the same as a sentence, for text.
+            is_data: whether these are rows of data, with any number of columns: a terminal shows those that fit.
         """
 
     @abstractmethod
@@ -151,23 +145,22 @@ class TextOutput(Output):
         self._out.print(strip_control(text), soft_wrap=True, markup=False)
 
     def table(
-        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
-    ) -> None:
-        if rows:
-            self._out.print(_render_table(columns, rows))
-        self._print_line(words)
-
-    def rows(
         self,
         columns: Sequence[OutputColumn],
-        display_rows: Callable[[], Sequence[Row]],
-        values: Callable[[], Sequence[Row]],
+        rows: Sequence[Row],
         summary: Row,
         words: str,
+        *,
+        name: str = "rows",
+        is_data: bool = False,
     ) -> None:
-        rows = display_rows()
-        most, fitting = _fit_columns(columns, rows, self._out.width)
-        self.table(fitting, [_truncate_row(row, fitting, most) for row in rows], summary, words)
+        fitting = columns
+        if is_data:
+            most, fitting = _fit_columns(columns, rows, self._out.width)
+            rows = [_truncate_row(row, fitting, most) for row in rows]
+        if rows:
+            self._out.print(_render_table(fitting, rows))
+        self._print_line(words)
         if left_out := [column.title for column in columns[len(fitting) :]]:
             more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
             self._print_line(
@@ -197,19 +190,16 @@ class JsonOutput(Output):
         _print_json(fields)
 
     def table(
-        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
-    ) -> None:
-        _print_json({**summary, name: list(rows)})
-
-    def rows(
         self,
         columns: Sequence[OutputColumn],
-        display_rows: Callable[[], Sequence[Row]],
-        values: Callable[[], Sequence[Row]],
+        rows: Sequence[Row],
         summary: Row,
         words: str,
+        *,
+        name: str = "rows",
+        is_data: bool = False,
     ) -> None:
-        _print_json({**summary, "rows": list(values())})
+        _print_json({**summary, name: list(rows)})
 
     def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
         document = {"error": sentence, **({"hints": list(hints)} if hints else {})}

@@ -8,52 +8,40 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import parse_id, parse_required_name, requires_extra
-from lancehouse.cli.output import OutputColumn, format_count, format_time
+from lancehouse.cli.options import (
+    Command,
+    open_database,
+    parse_id,
+    parse_required_name,
+    requires_extra,
+    with_config,
+    with_db,
+)
+from lancehouse.cli.output import format_count, format_time, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.catalog.callers import Grant
-    from lancehouse.catalog.principals import Credential, Principals
+    from lancehouse.catalog.principals import Credential, Group, Principal, Principals
     from lancehouse.cli.main import CliContext
     from lancehouse.cli.remote_principals import RemotePrincipals
 
 ROLES = ("reader", "writer", "admin")
 
-PRINCIPALS = (
-    OutputColumn("name", "Name"),
-    OutputColumn("client_id", "Client id"),
-    OutputColumn("roles", "May act as"),
-    OutputColumn("created", "Created"),
-)
-TOKENS = (OutputColumn("label", "Label"), OutputColumn("created", "Created"), OutputColumn("expires", "Expires"))
-GROUPS = (OutputColumn("name", "Name"), OutputColumn("roles", "May act as"), OutputColumn("created", "Created"))
-ACCESS = (
-    OutputColumn("principal", "Principal"),
-    OutputColumn("role", "Role"),
-    OutputColumn("granted_on", "Granted on"),
-    OutputColumn("group", "Through group"),
-)
+PRINCIPALS = output_columns(name="Name", client_id="Client id", roles="May act as", created="Created")
+TOKENS = output_columns(label="Label", created="Created", expires="Expires")
+GROUPS = output_columns(name="Name", roles="May act as", created="Created")
+ACCESS = output_columns(principal="Principal", role="Role", granted_on="Granted on", group="Through group")
 SERVER = "lancehouse.server"
 """Where `--server` is kept while a command runs."""
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
-Command = Callable[..., Any]
-
-with_db = click.option(
-    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
-)
 with_warehouse = click.option("--warehouse", metavar="NAME", help="Only in this warehouse; default: in all.")
-with_config = click.option(
-    "--config",
-    metavar="FILE",
-    envvar="LANCEHOUSE_SERVER_CONFIG",
-    help="The server's file: roles can be granted on the backends that it names too.",
-)
+with_backends = with_config("The server's file: roles can be granted on the backends that it names too.")
 with_namespace = click.option(
     "--namespace", metavar="ID", default="", callback=parse_id, help="Only there and below: a.b or a.`b.c`."
 )
@@ -130,10 +118,8 @@ def with_store(command: Command) -> Command:
 def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals | RemotePrincipals]:
     """Open the principals of a server, or of a database, which is created if it does not exist."""
     with requires_extra("server"):
-        from lancehouse.catalog.bootstrap import open_database
         from lancehouse.catalog.principals import Principals
         from lancehouse.server.settings import configured_names
-    from lancehouse.settings import default_db
 
     ctx = click.get_current_context()
     if (server := ctx.meta.get(SERVER)) is not None:
@@ -143,11 +129,8 @@ def open_principals(url: str | None, config: str | None = None) -> Iterator[Prin
             yield remote
         return
     configured = configured_names(config) if config else ()
-    database = open_database(url or default_db())
-    try:
+    with open_database(url) as database:
         yield Principals(database, configured)
-    finally:
-        database.close()
 
 
 def connect_server(ctx: click.Context, server: str) -> RemotePrincipals:
@@ -184,7 +167,7 @@ def principal() -> None:
 @with_namespace
 @with_table
 @click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
-@with_config
+@with_backends
 @with_store
 @click.pass_obj
 def create(
@@ -225,9 +208,7 @@ def list_principals(app: CliContext, db: str | None) -> None:
             "name": record.name,
             "client_id": record.client_id or "",
             "external": record.is_external,
-            "grants": list(map(grant_to_dict, record.grants)),
-            "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
-            "created": format_time(record.created_ms),
+            **describe_grants(record),
         }
         for record in records
     ]
@@ -266,7 +247,7 @@ def rotate(app: CliContext, name: str, db: str | None) -> None:
 @with_namespace
 @with_table
 @with_restriction
-@with_config
+@with_backends
 @with_store
 @click.pass_obj
 def grant(
@@ -412,9 +393,7 @@ def list_groups(app: CliContext, db: str | None) -> None:
     rows = [
         {
             "name": record.name,
-            "grants": list(map(grant_to_dict, record.grants)),
-            "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
-            "created": format_time(record.created_ms),
+            **describe_grants(record),
         }
         for record in records
     ]
@@ -460,7 +439,7 @@ def remove_members(app: CliContext, name: str, members: tuple[str, ...], db: str
 @principal.command("who-can")
 @click.argument("id", metavar="TABLE", callback=parse_required_name)
 @click.option("--namespace", "is_namespace", is_flag=True, help="The id names a namespace.")
-@with_config
+@with_backends
 @with_store
 @click.pass_obj
 def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, config: str | None, db: str | None) -> None:
@@ -517,6 +496,15 @@ def restrict_grant(grant: Grant, where: str | None, masks: dict[str, str]) -> Gr
         from lancehouse.gateway.restricted import parse_restriction
 
     return replace(grant, restriction=parse_restriction(where, masks))
+
+
+def describe_grants(record: Principal | Group) -> dict[str, object]:
+    """Return what a list shows of a principal or group besides its name."""
+    return {
+        "grants": list(map(grant_to_dict, record.grants)),
+        "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
+        "created": format_time(record.created_ms),
+    }
 
 
 def describe_grant(grant: Grant) -> str:

@@ -12,26 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.options import parse_properties, requires_extra
-from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.output import FAILED, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
     from lancehouse.pipelines import Pipeline, PipelinePlan, RunReport
 
-PLAN = (
-    OutputColumn("step", "Step"),
-    OutputColumn("where", "Where"),
-    OutputColumn("does", "Does"),
-    OutputColumn("columns", "Columns after it"),
-)
-STEPS = (
-    OutputColumn("step", "Step"),
-    OutputColumn("where", "Where"),
-    OutputColumn("state", "State"),
-    OutputColumn("rows", "Rows"),
-    OutputColumn("version", "Version"),
-    OutputColumn("seconds", "Seconds"),
-    OutputColumn("says", ""),
+PLAN = output_columns(step="Step", where="Where", does="Does", columns="Columns after it")
+STEPS = output_columns(
+    step="Step", where="Where", state="State", rows="Rows", version="Version", seconds="Seconds", says=""
 )
 
 

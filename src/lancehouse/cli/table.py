@@ -27,7 +27,7 @@ from lancehouse.cli.options import (
     with_version_options,
     with_yes,
 )
-from lancehouse.cli.output import OutputColumn, format_count, format_size, format_time
+from lancehouse.cli.output import format_count, format_size, format_time, output_columns
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
 
 if TYPE_CHECKING:
@@ -74,18 +74,19 @@ def table() -> None:
     """
 
 
-TABLES = (OutputColumn("table", "Table"),)
-VERSIONS = (
-    OutputColumn("version", "Version", is_number=True),
-    OutputColumn("at", "When"),
-    OutputColumn("operation", "By"),
-    OutputColumn("rows", "Rows", is_number=True),
-    OutputColumn("files", "Files", is_number=True),
-    OutputColumn("size", "Size", is_number=True),
-    OutputColumn("tags", "Tags"),
-    OutputColumn("message", "Message"),
+TABLES = output_columns(table="Table")
+VERSIONS = output_columns(
+    version="Version",
+    at="When",
+    operation="By",
+    rows="Rows",
+    files="Files",
+    size="Size",
+    tags="Tags",
+    message="Message",
+    numbers=("version", "rows", "files", "size"),
 )
-COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputColumn("null", "Null"))
+COLUMNS = output_columns(name="Column", type="Type", null="Null")
 
 
 @table.command("list")
@@ -399,13 +400,7 @@ def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client)
     app.output.record("", {"table": client.format_id(table), MANAGED_BY: by, "version": version})
 
 
-DROPPED = (
-    OutputColumn("table", "Table"),
-    OutputColumn("dropped_at", "Dropped"),
-    OutputColumn("principal", "By"),
-    OutputColumn("expires_at", "Until"),
-    OutputColumn("data", "Its data then"),
-)
+DROPPED = output_columns(table="Table", dropped_at="Dropped", principal="By", expires_at="Until", data="Its data then")
 
 
 def _list_dropped(app: CliContext, namespace: Levels, client: Client) -> None:
@@ -475,11 +470,7 @@ def get_managed_tables(namespace: LanceNamespace) -> IcebergNamespace:
     )
 
 
-TAGS = (
-    OutputColumn("tag", "Tag"),
-    OutputColumn("version", "Version", is_number=True),
-    OutputColumn("branch", "Branch"),
-)
+TAGS = output_columns(tag="Tag", version="Version", branch="Branch", numbers=("version",))
 
 with_name = click.argument("name", metavar="TAG")
 

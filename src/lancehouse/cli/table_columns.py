@@ -14,7 +14,7 @@ import click
 
 from lancehouse.cli.local_spark import JobWork, with_values, with_work
 from lancehouse.cli.options import parse_properties, with_client, with_table
-from lancehouse.cli.output import OutputColumn, format_count
+from lancehouse.cli.output import OutputColumn, format_count, output_columns
 from lancehouse.cli.table_maintenance import MaintenanceScope, check_table
 
 if TYPE_CHECKING:
@@ -24,33 +24,30 @@ if TYPE_CHECKING:
     from lancehouse.jobs.column_filling import FillResult
     from lancehouse.jobs.views import RefreshResult
 
-COLUMNS = (
-    OutputColumn("column", "Column"),
-    OutputColumn("function", "Function"),
-    OutputColumn("version", "Version"),
-    OutputColumn("inputs", "Inputs"),
-    OutputColumn("filled", "Filled", is_number=True),
-    OutputColumn("missing", "Missing", is_number=True),
-    OutputColumn("failed", "Failed", is_number=True),
+COLUMNS = output_columns(
+    column="Column",
+    function="Function",
+    version="Version",
+    inputs="Inputs",
+    filled="Filled",
+    missing="Missing",
+    failed="Failed",
+    numbers=("filled", "missing", "failed"),
 )
-ERRORS = (
-    OutputColumn("_rowid", "Row id", is_number=True),
-    OutputColumn("state", "State"),
-    OutputColumn("version", "Version"),
-    OutputColumn("exception", "Exception"),
-)
-FILLS = (
-    OutputColumn("column", "Column"),
-    OutputColumn("filled", "Filled", is_number=True),
-    OutputColumn("failed", "Failed", is_number=True),
-    OutputColumn("skipped", "Skipped", is_number=True),
-    OutputColumn("seconds", "Seconds", is_number=True),
-    OutputColumn("rows_per_s", "Rows/s", is_number=True),
-    OutputColumn("bytes", "Bytes", is_number=True),
+ERRORS = output_columns(_rowid="Row id", state="State", version="Version", exception="Exception", numbers=("_rowid",))
+FILLS = output_columns(
+    column="Column",
+    filled="Filled",
+    failed="Failed",
+    skipped="Skipped",
+    seconds="Seconds",
+    rows_per_s="Rows/s",
+    bytes="Bytes",
+    numbers=("filled", "failed", "skipped", "seconds", "rows_per_s", "bytes"),
 )
 
 
-LINEAGE = (OutputColumn("what", "Table or column"), OutputColumn("of", "Made of"), OutputColumn("by", "By"))
+LINEAGE = output_columns(what="Table or column", of="Made of", by="By")
 DEEPEST = 20
 """Levels of a tree up to which lines are indented further."""
 
@@ -233,13 +230,9 @@ def lineage(app: CliContext, table: tuple[str, ...], client: Client) -> None:
     with client.translate_errors(table):
         rows = list_lineage(TableAddress(client.namespace, table)).to_pylist()
     name = client.format_id(table)
-    app.output.rows(
-        LINEAGE,
-        lambda: list(_draw_tree(rows, format_levels(table))),
-        lambda: rows,
-        {"table": name},
-        f"{name}: {format_count(len(rows), 'definition')}",
-    )
+    shown = rows if app.kind == "json" else list(_draw_tree(rows, format_levels(table)))
+    words = f"{name}: {format_count(len(rows), 'definition')}"
+    app.output.table(LINEAGE, shown, {"table": name}, words, is_data=True)
 
 
 def _draw_tree(rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[dict[str, str]]:

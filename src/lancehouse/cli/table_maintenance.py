@@ -13,7 +13,7 @@ import click
 
 from lancehouse.cli.local_spark import JobWork, parse_age, with_values, with_work
 from lancehouse.cli.options import COUNT, Command, get_catalog, parse_id_with_parent, with_table
-from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
+from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
@@ -25,7 +25,7 @@ TABLES = (
     OutputColumn("result", "Result", width=6),
     OutputColumn("words", "What was done"),
 )
-FILES = (OutputColumn("name", "File"),)
+FILES = output_columns(name="File")
 
 DONE, EMPTY, FAILS = "done", "empty", "fails"
 """Results of a table. An empty one has no version yet, or was dropped after it was listed."""
@@ -129,12 +129,13 @@ def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
 with_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
 
-RECALL = (
-    OutputColumn("nprobes", "nprobes", is_number=True),
-    OutputColumn("refine_factor", "refine_factor", is_number=True),
-    OutputColumn("recall", "Recall", is_number=True),
-    OutputColumn("median_ms", "Median ms", is_number=True),
-    OutputColumn("p95_ms", "95 % ms", is_number=True),
+RECALL = output_columns(
+    nprobes="nprobes",
+    refine_factor="refine_factor",
+    recall="Recall",
+    median_ms="Median ms",
+    p95_ms="95 % ms",
+    numbers=("nprobes", "refine_factor", "recall", "median_ms", "p95_ms"),
 )
 
 
@@ -185,7 +186,8 @@ def recall(
     ]
     summary = {"table": name, "queries": queries, "k": k, "kept": keep and not not_kept}
     words = ". ".join([f"{name}: recall@{k} of {queries:,} searches", *not_kept])
-    work.app.output.rows(RECALL, lambda: shown, lambda: measured, summary, words)
+    rows = measured if work.app.kind == "json" else shown
+    work.app.output.table(RECALL, rows, summary, words, is_data=True)
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -147,15 +147,10 @@ def show_rows(app: CliContext, table: pa.Table, fields: Sequence[pa.Field[Any]],
     columns = [
         OutputColumn(name, name, is_number=kind == "number", is_rigid=kind in RIGID) for name, kind in kinds.items()
     ]
-
-    def collect_rows(values: Callable[[Any, Any], Sequence[Any]]) -> list[dict[str, Any]]:
-        by_column = [values(table.column(place), field) for place, field in enumerate(fields)]
-        names = [field.name for field in fields]
-        return [dict(zip(names, row, strict=True)) for row in zip(*by_column, strict=True)]
-
-    app.output.rows(
-        columns, lambda: collect_rows(format_short_cells), lambda: collect_rows(to_json_values), summary, words
-    )
+    format_values = to_json_values if app.kind == "json" else format_short_cells
+    by_column = [format_values(table.column(place), field) for place, field in enumerate(fields)]
+    rows = [dict(zip(kinds, row, strict=True)) for row in zip(*by_column, strict=True)]
+    app.output.table(columns, rows, summary, words, is_data=True)
 
 
 METRICS = ("l2", "cosine", "dot")
