@@ -349,13 +349,7 @@ class CatalogNamespace(TableOperations):
                 for name, entry in sorted(entries.items(), key=lambda item: item[0])
                 if (namespace.parts, name) > start
             ]
-            while rest and (limit is None or len(positions) < limit):
-                count = len(rest) if limit is None else limit - len(positions)
-                batch, rest = rest[:count], rest[count:]
-                mask = self._lance_table_mask(
-                    [table for _, table in batch], declared=request.include_declared is not False
-                )
-                positions += [position for (position, _), keep in zip(batch, mask, strict=True) if keep]
+            rest = self._fill_page(positions, rest, request)
             # A page that is full to the last candidate goes on to the next batch, because only a candidate that is left
             # over proves that there is another page.
             if rest:
@@ -408,16 +402,23 @@ class CatalogNamespace(TableOperations):
 
     def _list_page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
         """Return the page of a list that a request asks for, loading no more tables than it needs."""
-        rest = remaining_keys(candidates, request.limit, request.page_token)
+        keys = remaining_keys(candidates, request.limit, request.page_token)
         names: list[str] = []
-        while rest and (request.limit is None or len(names) < request.limit):
-            count = len(rest) if request.limit is None else request.limit - len(names)
-            batch, rest = rest[:count], rest[count:]
-            mask = self._lance_table_mask(
-                [candidates[name] for name in batch], declared=request.include_declared is not False
-            )
-            names += [name for name, keep in zip(batch, mask, strict=True) if keep]
+        rest = self._fill_page(names, [(name, candidates[name]) for name in keys], request)
         return ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
+
+    def _fill_page(
+        self, page: list[T], candidates: list[tuple[T, Candidate]], request: ListTablesRequest
+    ) -> list[tuple[T, Candidate]]:
+        """Add the keys of Lance tables to a page, up to the limit of the request; return the candidates left over."""
+        while candidates and (request.limit is None or len(page) < request.limit):
+            count = len(candidates) if request.limit is None else request.limit - len(page)
+            batch, candidates = candidates[:count], candidates[count:]
+            mask = self._lance_table_mask(
+                [candidate for _, candidate in batch], declared=request.include_declared is not False
+            )
+            page += [key for (key, _), keep in zip(batch, mask, strict=True) if keep]
+        return candidates
 
     def _lance_table_mask(self, candidates: Sequence[Candidate], *, declared: bool) -> list[bool]:
         """Return for each candidate whether it is a Lance table, and unless `declared`, whether it has data."""

@@ -77,7 +77,7 @@ from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import ManagedVersions
 from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.credentials import expires_soon, from_iceberg_config
-from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
+from lancehouse.errors import ErrorMap, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.dataset_files import split_location
@@ -112,9 +112,6 @@ VEND_HEADERS: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation
 
 LOCATIONS = ("root", "default-base-location")
 """Keys in `/v1/config` for the location of a warehouse's tables: of `lancehouse serve`, and of Polaris."""
-
-BULK_THRESHOLD = 8
-"""Number of tables from which on a list loads them in bulk."""
 
 EXISTS_TTL_S = 60.0
 """Seconds for which a namespace that was found is taken to exist."""
@@ -213,7 +210,7 @@ class IcebergNamespace(CatalogNamespace):
         target = table if new_id is None else self._parse_table_id(new_id)
         if target.namespace.catalog != table.namespace.catalog:
             raise InvalidInputError(f"{table} cannot be restored as {target}: it would change its warehouse")
-        self._tables.undrop(table, target)
+        self._tables.change_dropped("undrop", table, target)
         return target.parts
 
     def purge_table(self, id: Sequence[str]) -> None:
@@ -223,7 +220,7 @@ class IcebergNamespace(CatalogNamespace):
             TableNotFoundError: no dropped table was called so.
             UnsupportedOperationError: the server keeps no dropped tables.
         """
-        self._tables.purge(self._parse_table_id(id))
+        self._tables.change_dropped("purge", self._parse_table_id(id))
 
     def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
         """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
@@ -491,7 +488,7 @@ class RestWarehouses:
                 return self._call_and_remember(catalog, others[0], call)
             except LanceNamespaceError as second:
                 # An error of a route that exists describes the problem; if neither route exists, report the first.
-                raise (error if is_route_missing(second) and not is_named(second) else second) from None
+                raise (error if is_route_missing(second) else second) from None
 
     def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
         result = call(paths)
@@ -740,21 +737,17 @@ class IcebergTables:
 
     def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
         """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
-        if len(tables) < BULK_THRESHOLD:
-            return self._find_one_by_one(tables, vend=vend)
         paths = [self._warehouses.resolved_paths(table.namespace.catalog).table_path(table) for table in tables]
         cached = [None if vend else self._entry_cache.get(path) for path in paths]
         headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached]
         replies = self._rest.get_replies(list(zip(paths, headers, strict=True)), query=REFS_ONLY)
         reads = list(zip(tables, paths, replies, cached, strict=True))
-        others = iter(self._find_one_by_one([table for table, _, reply, _ in reads if reply is None], vend=vend))
+        missing = [table for table, _, reply, _ in reads if reply is None]
+        others = iter(map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), missing))
         return [
             next(others) if reply is None else self._parse_entry(table, path, reply, previous)
             for table, path, reply, previous in reads
         ]
-
-    def _find_one_by_one(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
-        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     def _parse_entry(self, table: TableId, path: str, reply: Reply, cached: CachedEntry | None) -> Entry | None:
         if reply.status == 304 and cached is not None:
@@ -835,8 +828,10 @@ class IcebergTables:
                 loaded = self._find_table(at.table_path(table), table)
                 if loaded is None or not table_properties.items() <= (loaded.metadata.properties or {}).items():
                     return None
-                is_ours = location is None or _is_at(loaded, location) or self._chooses_locations(table, location)
-                return loaded if is_ours else None
+                if location is None or _is_at(loaded, location):
+                    return loaded
+                chosen = self.find_staged_location(table, location)
+                return loaded if chosen is not None and not locations.is_same(chosen, location) else None
 
             return self._rest.create(
                 at.tables_path(table.namespace),
@@ -856,15 +851,11 @@ class IcebergTables:
             lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, on={404: TableNotFoundError})
         )
 
-    def _find_table_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
-        """Load the table at a path; return None if there is none, or if its location is another one."""
+    def _is_found_at(self, table: TableId, location: str) -> bool:
+        """Return whether the server finds a table by its name, with this location."""
+        path = self._warehouses.resolved_paths(table.namespace.catalog).table_path(table)
         loaded = self._find_table(path, table)
-        return loaded if loaded is not None and _is_at(loaded, location) else None
-
-    def _chooses_locations(self, table: TableId, location: str) -> bool:
-        """Return whether the server puts tables elsewhere than where it is asked to."""
-        chosen = self.find_staged_location(table, location)
-        return chosen is not None and not locations.is_same(chosen, location)
+        return loaded is not None and _is_at(loaded, location)
 
     def find_staged_location(self, table: TableId, location: str) -> str | None:
         """Return where the server would put a new table that is asked for at a location; None if it does not tell.
@@ -894,13 +885,7 @@ class IcebergTables:
         if self._is_lost(table, entry.location):
             # The server decodes names twice: encoded twice, the name leads to the table that was just created.
             encoded_twice = TableId(table.namespace, table.to_path_segment())
-            catalog = table.namespace.catalog
-            if (
-                self._warehouses.call(
-                    catalog, lambda at: self._find_table_at(at.table_path(encoded_twice), table, entry.location)
-                )
-                is None
-            ):
+            if not self._is_found_at(encoded_twice, entry.location):
                 raise _double_decoding_error(table, "what the server made could not be taken back")
             self.delete(encoded_twice)
             raise _double_decoding_error(table, "it was taken back")
@@ -911,14 +896,7 @@ class IcebergTables:
         Polaris decodes the names of Iceberg tables twice, the second time as in a form (`+` is a space). Only names
         that such decoding changes cost a request.
         """
-        if unquote_plus(table.name) == table.name:
-            return False
-        return (
-            self._warehouses.call(
-                table.namespace.catalog, lambda at: self._find_table_at(at.table_path(table), table, location)
-            )
-            is None
-        )
+        return unquote_plus(table.name) != table.name and not self._is_found_at(table, location)
 
     def delete(self, table: TableId, *, data: bool = False) -> None:
         """Delete the entry of a table; its data stays, or is deleted by a server that keeps dropped tables."""
@@ -940,16 +918,10 @@ class IcebergTables:
 
         return self._warehouses.call(catalog, fetch).tables
 
-    def undrop(self, table: TableId, target: TableId) -> None:
-        """Restore a dropped table."""
-        self.note_change(target)
-        self._post_dropped("undrop", table, target)
-
-    def purge(self, table: TableId) -> None:
-        """Delete a dropped table and its data now."""
-        self._post_dropped("purge", table)
-
-    def _post_dropped(self, word: str, table: TableId, target: TableId | None = None) -> None:
+    def change_dropped(self, word: str, table: TableId, target: TableId | None = None) -> None:
+        """Restore a dropped table as another (`undrop`), or delete it and its data now (`purge`)."""
+        if target is not None:
+            self.note_change(target)
         body = RestoreTable(
             namespace=list(table.namespace.levels),
             name=table.name,

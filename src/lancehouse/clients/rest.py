@@ -59,6 +59,8 @@ NOT_HANDLED = frozenset({429, 503})
 """Statuses by which a server says that it did not handle the request, for now."""
 NOT_MADE = frozenset({501, 503})
 """Server errors after which a commit was certainly not made; after any other 5xx its state is unknown."""
+BULK_THRESHOLD = 8
+"""Number of objects from which on they are requested in bulk."""
 NO_CONTENT = 204
 CONFLICT = 409
 REFUSED = frozenset({401, 419})
@@ -154,7 +156,10 @@ class Rest:
         """GET many objects concurrently, each by its path and with its own headers; return unparsed responses in order.
 
         An object whose response is not 200 or 304 is None: call `get_reply` for it, which retries and raises the error.
+        So are all of them if they are few, for which this is not worth its while.
         """
+        if len(requests) < BULK_THRESHOLD:
+            return [None] * len(requests)
         origin = "{0.scheme}://{0.netloc}".format(urlsplit(self._base))
         signed_requests = []
         for path, headers in requests:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 from uuid import uuid4
 
 import pyarrow as pa
 from lance_namespace import (
-    BatchDeleteTableVersionsRequest,
-    BatchDeleteTableVersionsResponse,
-    CreateTableBranchRequest,
-    CreateTableBranchResponse,
-    CreateTableTagRequest,
-    CreateTableTagResponse,
     CreateTableVersionRequest,
     CreateTableVersionResponse,
-    DeleteTableBranchRequest,
-    DeleteTableBranchResponse,
-    DeleteTableTagRequest,
-    DeleteTableTagResponse,
     DescribeTableRequest,
     DescribeTableResponse,
     DescribeTableVersionRequest,
@@ -31,8 +21,6 @@ from lance_namespace import (
     ListTableVersionsRequest,
     ListTableVersionsResponse,
     TableVersion,
-    UpdateTableTagRequest,
-    UpdateTableTagResponse,
 )
 from lance_namespace.errors import (
     ConcurrentModificationError,
@@ -55,6 +43,17 @@ logger = logging.getLogger(__name__)
 
 TableBranch = tuple[TableId, str | None]
 """A table and a branch of it, None for the main one."""
+
+
+def _refuse(what: str) -> Callable[[Any, Any], Any]:
+    """Return an operation that raises UnsupportedOperationError."""
+
+    def refuse(_self: object, _request: object) -> NoReturn:
+        raise UnsupportedOperationError(
+            f"{what} is no commit of Lance, and no part of a transaction: do it before or after"
+        )
+
+    return refuse
 
 
 class Transaction(TableOperations):
@@ -148,32 +147,9 @@ class Transaction(TableOperations):
 
     # Operations that are not commits in Lance, so that a rollback could not undo them
 
-    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a tag")
-
-    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a tag")
-
-    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a tag")
-
-    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a branch")
-
-    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a branch")
-
-    def batch_delete_table_versions(
-        self,
-        request: BatchDeleteTableVersionsRequest,  # noqa: ARG002
-    ) -> BatchDeleteTableVersionsResponse:
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("the removal of versions")
+    create_table_tag = update_table_tag = delete_table_tag = _refuse("a tag")
+    create_table_branch = delete_table_branch = _refuse("a branch")
+    batch_delete_table_versions = _refuse("the removal of versions")
 
     # Calls that Lance makes to open a table and to commit
 
@@ -258,12 +234,6 @@ class Transaction(TableOperations):
                     for file in needed - retained:
                         store.discard(file)
                 store.discard(version.staged_path)
-
-
-def _not_transactional_error(what: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(
-        f"{what} is no commit of Lance, and no part of a transaction: do it before or after"
-    )
 
 
 @contextmanager
