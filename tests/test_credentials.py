@@ -4,11 +4,11 @@ import time
 
 import pytest
 
+from lancehouse.clients.iceberg import from_iceberg_config
 from lancehouse.credentials import (
     SECRETS,
     canonical_options,
     expires_soon,
-    from_iceberg_config,
     merge_options,
     to_iceberg_config,
 )

@@ -196,27 +196,6 @@ def azure_account(options: Mapping[str, str], location: str) -> tuple[str, str]:
     return name, f"{name}.{AZURE_HOST}" if name else ""
 
 
-def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Convert Iceberg's storage properties to Lance's storage options, without those that have no counterpart."""
-    options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
-    for key, value in config.items():
-        if key.startswith(f"{SAS_TOKEN}."):
-            options["azure_storage_account_name"] = key.removeprefix(f"{SAS_TOKEN}.").partition(".")[0]
-            options["azure_storage_sas_token"] = value
-        elif key.startswith(f"{SAS_EXPIRES}."):
-            options[EXPIRES] = value
-    if authority := config.get(AZURE_BLOB_AUTHORITY):
-        account, scheme = options.get("azure_storage_account_name", ""), config.get(AZURE_BLOB_SCHEME, "https")
-        host = f"{account}{authority}" if authority.startswith(".") else f"{authority}/{account}"
-        options["azure_storage_endpoint"] = f"{scheme}://{host}"
-    if config.get("s3.path-style-access", "").lower() == "true":
-        options["aws_virtual_hosted_style_request"] = "false"
-    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
-    if any(options.get(name, "").startswith("http://") for name in ENDPOINTS):
-        options["allow_http"] = "true"
-    return options
-
-
 def _spellings(key: str) -> tuple[str, ...]:
     """Return all names of an option in lower case, the canonical one first."""
     return next((names for names in SPELLINGS if key.lower() in names), (key.lower(),))

@@ -19,8 +19,7 @@ from pyiceberg.io import load_file_io
 
 from lancehouse.catalog.vending import check_warehouse, client_settings, vend_access
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.clients.iceberg import vended_options
-from lancehouse.credentials import from_iceberg_config
+from lancehouse.clients.iceberg import from_iceberg_config, vended_options
 from lancehouse.wire import iceberg as wire
 from tests.servers.azurite import KEY
 from tests.servers.moto import ACCESS_KEY, REGION, ROLE, SECRET_KEY, Bucket, Moto

@@ -97,7 +97,7 @@ def prune(app: CliContext, db: str | None, before: int, yes: bool) -> None:
         from lancehouse.store.audit import delete_changes
 
         deleted = database.write(lambda tx: delete_changes(tx, before))
-    app.output.record("", {"before": f"{moment:%Y-%m}", "deleted": deleted})
+    app.output.record({"before": f"{moment:%Y-%m}", "deleted": deleted})
 
 
 def _read(database: Database, wanted: AuditFilter, limit: int | None) -> Iterator[AuditRow]:

@@ -97,7 +97,7 @@ def ingest(
             schema_mode=schema_mode,
         )
     rows = TableRef.in_namespace(work.connect_client(), table, version=version).open().count_rows()
-    work.app.output.record("", {"table": work.format_id(table), "version": version, "rows": rows})
+    work.app.output.record({"table": work.format_id(table), "version": version, "rows": rows})
 
 
 def check_inputs(work: JobWork, table: tuple[str, ...], sources: tuple[str, ...]) -> None:

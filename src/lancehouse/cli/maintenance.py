@@ -76,7 +76,7 @@ def set_policy(
     check_properties(updates)
     with client.translate_errors(name):
         kind = change_properties(client.namespace, name, updates, keys)
-    app.output.record("", {kind: client.format_id(name), "set": updates, "unset": keys})
+    app.output.record({kind: client.format_id(name), "set": updates, "unset": keys})
 
 
 @maintenance.command()
@@ -237,4 +237,4 @@ def run(app: CliContext, name: tuple[str, ...], operations: tuple[str, ...], db:
         from lancehouse.identifiers import format_levels
 
         chosen = service.request(Caller(ANYBODY), name[0], name[1:], operations)
-    app.output.record("", {"table": format_levels(name), "operations": list(chosen)})
+    app.output.record({"table": format_levels(name), "operations": list(chosen)})

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -276,21 +276,8 @@ VERSION = click.IntRange(1, 2**63 - 1)
 COUNT = click.IntRange(1, 2**31 - 1)
 
 
-@dataclass(frozen=True)
-class VersionOptions:
-    """A version by its number or by a tag; the latest if neither is given."""
-
-    version: int | None
-    tag: str | None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for `Client.open_table`."""
-        return {"version": self.version, "tag": self.tag}
-
-
 def with_version_options(command: Command) -> Command:
-    """Add `--version` and `--tag` to a command, which gets them as `at`."""
+    """Add `--version` and `--tag` to a command, which gets them as `at`: keyword arguments for `Client.open_table`."""
 
     @click.option("--version", type=VERSION, metavar="N", help="Version to read; default: the latest.")
     @click.option("--tag", metavar="NAME", help="Tag of the version to read.")
@@ -298,7 +285,7 @@ def with_version_options(command: Command) -> Command:
     def wrapper(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:
         if version is not None and tag is not None:
             raise click.UsageError("give --version or --tag, not both")
-        return command(*arguments, at=VersionOptions(version, tag), **options)
+        return command(*arguments, at={"version": version, "tag": tag}, **options)
 
     return wrapper
 

@@ -80,8 +80,8 @@ class Output(ABC):
     """How commands print their results."""
 
     @abstractmethod
-    def record(self, title: str, fields: Row) -> None:
-        """Print one object and its fields."""
+    def record(self, fields: Row) -> None:
+        """Print one object: its fields."""
 
     @abstractmethod
     def table(
@@ -127,9 +127,7 @@ class TextOutput(Output):
         self._out = Console(highlight=False, emoji=False)
         self._err = Console(stderr=True, highlight=False, emoji=False)
 
-    def record(self, title: str, fields: Row) -> None:
-        if title:
-            self._out.print(title, style="bold", markup=False)
+    def record(self, fields: Row) -> None:
         self._print_fields(fields, "")
 
     def _print_fields(self, fields: Row, indent: str) -> None:
@@ -186,7 +184,7 @@ class TextOutput(Output):
 class JsonOutput(Output):
     """Output for programs: one JSON document on stdout."""
 
-    def record(self, title: str, fields: Row) -> None:
+    def record(self, fields: Row) -> None:
         _print_json(fields)
 
     def table(
@@ -253,17 +251,9 @@ def _create_bar(console: Console) -> Bar:
         def render(self, task: Task) -> RenderableType:
             return Words.from_markup(task.description, overflow="ellipsis")
 
-    description, bar = (
-        DescriptionColumn(Place(ratio=1, no_wrap=True)),
-        BarColumn(20, complete_style="green", finished_style="green"),
-    )
-    columns = (
-        SpinnerColumn(),
-        description,
-        DeterminateColumn(bar),
-        DeterminateColumn(MofNCompleteColumn()),
-        TimeElapsedColumn(),
-    )
+    description = DescriptionColumn(Place(ratio=1, no_wrap=True))
+    bar = DeterminateColumn(BarColumn(20, complete_style="green", finished_style="green"))
+    columns = (SpinnerColumn(), description, bar, DeterminateColumn(MofNCompleteColumn()), TimeElapsedColumn())
     # rich must not replace sys.stderr and sys.stdout: `quiet_session` redirects stderr itself in the meantime.
     return Bar(*columns, console=console, transient=True, expand=True, redirect_stderr=False, redirect_stdout=False)
 

@@ -191,7 +191,7 @@ def create(
     with open_principals(db, config) as principals:
         credential = principals.create(name, grants, external=external)
     if credential is None:
-        app.output.record("", {"name": name, "external": True})
+        app.output.record({"name": name, "external": True})
     else:
         show_credential(app, name, credential)
 
@@ -223,7 +223,7 @@ def delete(app: CliContext, name: str, db: str | None) -> None:
     """Delete a principal with its grants and tokens."""
     with open_principals(db) as principals:
         principals.delete(name)
-    app.output.record("", {"deleted": name})
+    app.output.record({"deleted": name})
 
 
 @principal.command()
@@ -270,7 +270,7 @@ def grant(
     new_grant = restrict_grant(create_grant(role, warehouse, namespace, table), where, masks)
     with open_principals(db, config) as principals:
         principals.grant(name, new_grant)
-    app.output.record("", {"name": name, "granted": describe_grant(new_grant)})
+    app.output.record({"name": name, "granted": describe_grant(new_grant)})
 
 
 @principal.command()
@@ -298,7 +298,7 @@ def revoke(
         revoked = principals.revoke(
             name, where.warehouse, where.levels, Role[role.upper()] if role else None, table=where.table
         )
-    app.output.record("", {"name": name, "revoked": str(revoked)})
+    app.output.record({"name": name, "revoked": str(revoked)})
 
 
 @principal.group()
@@ -320,7 +320,7 @@ def create_token(app: CliContext, name: str, label: str, expires: int | None, db
     with open_principals(db) as principals:
         token_text = principals.create_token(name, label, expires)
     shown = {"name": name, "label": label, "token": token_text}
-    app.output.record("", {**shown, **({"expires": format_time(expires)} if expires else {})})
+    app.output.record({**shown, **({"expires": format_time(expires)} if expires else {})})
 
 
 @token.command("list")
@@ -350,7 +350,7 @@ def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None
     """Delete a token."""
     with open_principals(db) as principals:
         principals.delete_token(name, label)
-    app.output.record("", {"name": name, "deleted": label})
+    app.output.record({"name": name, "deleted": label})
 
 
 @principal.group()
@@ -369,7 +369,7 @@ def create_group(app: CliContext, name: str, db: str | None) -> None:
     """
     with open_principals(db) as principals:
         principals.create_group(name)
-    app.output.record("", {"name": name})
+    app.output.record({"name": name})
 
 
 @group.command("delete")
@@ -380,7 +380,7 @@ def delete_group(app: CliContext, name: str, db: str | None) -> None:
     """Delete a group with its grants; its members stay."""
     with open_principals(db) as principals:
         principals.delete_group(name)
-    app.output.record("", {"deleted": name})
+    app.output.record({"deleted": name})
 
 
 @group.command("list")
@@ -409,7 +409,7 @@ def show_group(app: CliContext, name: str, db: str | None) -> None:
     with open_principals(db) as principals:
         record = principals.describe_group(name)
     members, grants = list(record.members or ()), list(map(grant_to_dict, record.grants))
-    app.output.record("", {"name": name, "members": members, "grants": grants})
+    app.output.record({"name": name, "members": members, "grants": grants})
 
 
 @group.command("add")
@@ -421,7 +421,7 @@ def add_members(app: CliContext, name: str, members: tuple[str, ...], db: str | 
     """Make principals members of a group."""
     with open_principals(db) as principals:
         principals.add_members(name, members)
-    app.output.record("", {"name": name, "added": list(members)})
+    app.output.record({"name": name, "added": list(members)})
 
 
 @group.command("remove")
@@ -433,7 +433,7 @@ def remove_members(app: CliContext, name: str, members: tuple[str, ...], db: str
     """Take principals out of a group."""
     with open_principals(db) as principals:
         principals.remove_members(name, members)
-    app.output.record("", {"name": name, "removed": list(members)})
+    app.output.record({"name": name, "removed": list(members)})
 
 
 @principal.command("who-can")
@@ -467,7 +467,6 @@ def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, config: st
 def show_credential(app: CliContext, name: str, credential: Credential) -> None:
     """Print a new credential; the secret is shown this one time only."""
     app.output.record(
-        "",
         {
             "name": name,
             "client_id": credential.client_id,

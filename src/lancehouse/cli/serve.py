@@ -127,7 +127,7 @@ def upgrade(app: CliContext, db: str | None) -> None:
         from lancehouse.store import migrate
 
         before, after = migrate.upgrade(database)
-        app.output.record("", {"database": database.name, "before": before or "empty", "schema": after})
+        app.output.record({"database": database.name, "before": before or "empty", "schema": after})
 
 
 @db.command()
@@ -143,7 +143,7 @@ def backup(app: CliContext, db: str | None, target: Path) -> None:
         from lancehouse.store.migrate import backup as copy
 
         copy(database, target)
-    app.output.record("", {"database": database.name, "backup": str(target), "bytes": target.stat().st_size})
+    app.output.record({"database": database.name, "backup": str(target), "bytes": target.stat().st_size})
 
 
 @db.command()
@@ -157,7 +157,7 @@ def status(ctx: click.Context, db: str | None) -> None:
 
         schema = migrate.read_schema_version(database)
         state = migrate.schema_state(schema)
-        app.output.record("", {"database": database.name, "schema": schema or "none", "state": state.value})
+        app.output.record({"database": database.name, "schema": schema or "none", "state": state.value})
     if state is not migrate.SchemaState.CURRENT:
         ctx.exit(FAILED)
 

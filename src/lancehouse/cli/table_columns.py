@@ -193,7 +193,7 @@ def refresh(
     scope = MaintenanceScope(table, ())
     with _start_jobs(work, f"refreshing {work.format_id(table)}", scope, allow or None) as (catalog, report):
         result = catalog.refresh(table, report_progress=report, **{**how, **params})
-    work.app.output.record("", {"table": work.format_id(table), **_summarize(result)})
+    work.app.output.record({"table": work.format_id(table), **_summarize(result)})
 
 
 @contextmanager

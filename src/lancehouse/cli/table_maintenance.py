@@ -228,7 +228,7 @@ def index(
     scope = MaintenanceScope(table, ())
     with work.start_jobs(f"indexing {column} of {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
         built = catalog.create_index(table, column, kind, name, replace, **params)
-    work.app.output.record("", {"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
+    work.app.output.record({"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
 
 
 @click.command("optimize-indices")
@@ -310,7 +310,7 @@ def show_results(app: CliContext, where: MaintenanceScope, results: Any, words: 
         more: fields about all of them, for JSON.
     """
     if where.table:
-        app.output.record("", {"table": str(where), **more, **_result_fields(results)})
+        app.output.record({"table": str(where), **more, **_result_fields(results)})
         return
     rows = [_result_row(where.format_table(table), result, words) for table, result in results.items()]
     counts = {result: sum(row["result"] == result for row in rows) for result in (DONE, EMPTY, FAILS)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import COUNT, Command, Levels, VersionOptions, with_client, with_table, with_version_options
+from lancehouse.cli.options import COUNT, Command, Levels, with_client, with_table, with_version_options
 from lancehouse.cli.output import OutputColumn, Row, format_count
 from lancehouse.suggestions import suggest
 
@@ -47,11 +47,11 @@ def with_columns(command: Command) -> Command:
 @with_version_options
 @with_client
 @click.pass_obj
-def count(app: CliContext, table: Levels, where: str | None, at: VersionOptions, client: Client) -> None:
+def count(app: CliContext, table: Levels, where: str | None, at: dict[str, Any], client: Client) -> None:
     """Count the rows of the table ID."""
-    with client.open_table(table, **at.arguments) as (_, dataset), translate_filter_errors(where):
+    with client.open_table(table, **at) as (_, dataset), translate_filter_errors(where):
         rows, version = dataset.count_rows(where), dataset.version
-    app.output.record("", {"table": client.format_id(table), "version": version, "rows": rows})
+    app.output.record({"table": client.format_id(table), "version": version, "rows": rows})
 
 
 @click.command()
@@ -68,7 +68,7 @@ def preview(
     limit: int,
     columns: tuple[str, ...],
     where: str | None,
-    at: VersionOptions,
+    at: dict[str, Any],
     client: Client,
 ) -> None:
     """Show the first rows of the table ID.
@@ -76,7 +76,7 @@ def preview(
     For people, long text, vectors and bytes are cut short, and columns that do not fit are left out; with --output
     json they are whole, bytes in Base64. Blobs are not read.
     """
-    with client.open_table(table, **at.arguments) as (ref, dataset):
+    with client.open_table(table, **at) as (ref, dataset):
         names = resolve_columns(ref, dataset.schema, columns)
         with translate_filter_errors(where):
             rows = dataset.scanner(
@@ -306,7 +306,7 @@ def search(
     table: Levels,
     question: SearchOptions,
     columns: tuple[str, ...],
-    at: VersionOptions,
+    at: dict[str, Any],
     client: Client,
 ) -> None:
     """Search rows by vector similarity or full text.
@@ -315,7 +315,7 @@ def search(
     """
     from lancehouse.schema.display import value_kind
 
-    with client.open_table(table, **at.arguments) as (ref, dataset):
+    with client.open_table(table, **at) as (ref, dataset):
         names = resolve_columns(ref, dataset.schema, columns)
         if not columns:
             names = [name for name in names if value_kind(dataset.schema.field(name)) != "blob"]

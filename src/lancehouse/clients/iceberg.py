@@ -76,7 +76,16 @@ from lancehouse.clients.http import Reply
 from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import ManagedVersions
 from lancehouse.clients.rest import Rest, parse_reply
-from lancehouse.credentials import expires_soon, from_iceberg_config
+from lancehouse.credentials import (
+    AZURE_BLOB_AUTHORITY,
+    AZURE_BLOB_SCHEME,
+    ENDPOINTS,
+    EXPIRES,
+    LANCE_NAMES,
+    SAS_EXPIRES,
+    SAS_TOKEN,
+    expires_soon,
+)
 from lancehouse.errors import ErrorMap, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
@@ -1064,10 +1073,29 @@ def vended_options(
     location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
 ) -> dict[str, str]:
     """Return a table's `config` as storage options, overridden by the credential with the longest matching prefix."""
-    if not config and not vended:
-        return {}
     fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
     options = from_iceberg_config(config or {})
     if fitting:
         options |= from_iceberg_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
+    return options
+
+
+def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
+    """Convert Iceberg's storage properties to Lance's storage options, without those that have no counterpart."""
+    options = {LANCE_NAMES[key]: value for key, value in config.items() if key in LANCE_NAMES}
+    for key, value in config.items():
+        if key.startswith(f"{SAS_TOKEN}."):
+            options["azure_storage_account_name"] = key.removeprefix(f"{SAS_TOKEN}.").partition(".")[0]
+            options["azure_storage_sas_token"] = value
+        elif key.startswith(f"{SAS_EXPIRES}."):
+            options[EXPIRES] = value
+    if authority := config.get(AZURE_BLOB_AUTHORITY):
+        account, scheme = options.get("azure_storage_account_name", ""), config.get(AZURE_BLOB_SCHEME, "https")
+        host = f"{account}{authority}" if authority.startswith(".") else f"{authority}/{account}"
+        options["azure_storage_endpoint"] = f"{scheme}://{host}"
+    if config.get("s3.path-style-access", "").lower() == "true":
+        options["aws_virtual_hosted_style_request"] = "false"
+    # Lance's object stores refuse plain HTTP unless it is allowed explicitly.
+    if any(options.get(name, "").startswith("http://") for name in ENDPOINTS):
+        options["allow_http"] = "true"
     return options

@@ -63,7 +63,7 @@ def demo(app: CliContext, keep: bool) -> None:
     with _folder(keep) as folder:
         _run_demo(app, story, folder, keep=keep)
     if not story.is_read:
-        app.output.record("", story.facts)
+        app.output.record(story.facts)
 
 
 def _bypass_proxy() -> None:
