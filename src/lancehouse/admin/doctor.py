@@ -338,7 +338,9 @@ class Doctor:
             namespace = (*top, "NAMESPACE")
         fitting = (*namespace, name.removesuffix(".lance"))
         table = self.catalog.format_id((*namespace, "NAME") if fitting in self._tables else fitting)
-        commands = [("namespace", "create", self.catalog.format_id(namespace_id)) for namespace_id in missing]
+        commands: list[tuple[str, ...]] = [
+            ("namespace", "create", self.catalog.format_id(namespace_id)) for namespace_id in missing
+        ]
         # Lance's `dir` needs the part of a location below its root.
         location = "/".join(relative_levels(place, root) or ()) if self._is_dir else place
         commands.append(("table", "register", table, location))

@@ -309,8 +309,7 @@ class ConnectionPool:
             connection.connect()
         except BaseException as error:
             connection.close()
-            is_refused = isinstance(error, OSError | HTTPError) and not isinstance(error, ssl.SSLError)
-            if self._proxy is not None and is_refused:
+            if self._proxy and isinstance(error, OSError | HTTPError) and not isinstance(error, ssl.SSLError):
                 raise ProxyError("the proxy cannot be reached, or refuses", error) from error
             raise
         return connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -45,7 +45,7 @@ TableBranch = tuple[TableId, str | None]
 """A table and a branch of it, None for the main one."""
 
 
-def _refuse(what: str) -> Callable[[Any, Any], Any]:
+def _refuse(what: str) -> Any:
     """Return an operation that raises UnsupportedOperationError."""
 
     def refuse(_self: object, _request: object) -> NoReturn:

@@ -153,7 +153,7 @@ def _list_versions(subject: Subject, table: Id, *, descending: bool | None = Non
 
 
 def _get_tag_version(subject: Subject, table: Id) -> int:
-    return subject.call("get_table_tag_version", table, tag=TAG).version
+    return int(subject.call("get_table_tag_version", table, tag=TAG).version)
 
 
 def _list_branches(subject: Subject, table: Id) -> list[str]:
