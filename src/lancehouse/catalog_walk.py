@@ -113,16 +113,17 @@ def create_request(operation: str, id: Sequence[str], **fields: Any) -> Any:
     return getattr(lance_namespace, "".join(map(str.capitalize, words)) + "Request")(id=list(id), **fields)
 
 
-def walk_namespaces(catalog: CatalogLister, id: Id) -> Iterator[Id]:
+def walk_namespaces(catalog: CatalogLister, id: Id, *, is_known: bool = False) -> Iterator[Id]:
     """Yield a namespace and all namespaces below it, parents first; each is listed when it is reached."""
     yield id
     try:
         children = catalog.namespaces(id)
     except InvalidInputError:
-        catalog.tables(id)  # raises, unless this is the deepest level that the catalog has
+        if not is_known:
+            catalog.tables(id)  # raises, unless this is the deepest level that the catalog has
         return
     for child in children:
-        yield from _walk_known(catalog, child)
+        yield from walk_namespaces(catalog, child, is_known=True)
 
 
 def walk_tables(catalog: CatalogLister, id: Id) -> Iterator[Id]:
@@ -132,14 +133,3 @@ def walk_tables(catalog: CatalogLister, id: Id) -> Iterator[Id]:
             yield from catalog.tables(namespace)
         except InvalidInputError:
             continue  # this level holds namespaces only; a namespace that does not exist raises in the walk
-
-
-def _walk_known(catalog: CatalogLister, id: Id) -> Iterator[Id]:
-    """Yield a namespace that is known to exist, and all namespaces below it."""
-    yield id
-    try:
-        children = catalog.namespaces(id)
-    except InvalidInputError:
-        return
-    for child in children:
-        yield from _walk_known(catalog, child)

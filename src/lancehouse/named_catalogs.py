@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,23 +133,10 @@ def load() -> NamedCatalogs:
     default, entries = _read_file(path, display_path) if configured_path or path.exists() else (None, {})
     for key, (name, values) in _read_variables().items():
         name, before = entries.get(key, (name, {}))
-        entries[key] = (
-            name,
-            {
-                **before,
-                **{
-                    property_key: _with_file_spelling(before, property_key, value)
-                    for property_key, value in values.items()
-                },
-            },
-        )
+        # A key is spelled as in the file: variables have no case.
+        spelled = {key: replace(value, key=before.get(key, value).key) for key, value in values.items()}
+        entries[key] = (name, {**before, **spelled})
     return NamedCatalogs(display_path, default, entries)
-
-
-def _with_file_spelling(before: Mapping[str, ConfigValue], key: str, value: ConfigValue) -> ConfigValue:
-    """Return the value of a variable under the key as the file spells it: variables have no case."""
-    spelled = before[key].key if key in before else value.key
-    return ConfigValue(spelled, value.text, value.source, value.has_references)
 
 
 def _parse_parent(value: ConfigValue | None) -> tuple[str, ...]:

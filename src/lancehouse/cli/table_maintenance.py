@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import wraps
@@ -17,6 +18,7 @@ from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_nam
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
+    from lancehouse.jobs import TableJobs
     from lancehouse.jobs.compaction import CompactionResult
     from lancehouse.jobs.orphans import CleanupResult, Orphans
 
@@ -68,6 +70,13 @@ class MaintenanceScope:
                     f"this catalog does not list what it holds: give --namespace ({error})"
                 ) from error
             client.list_tables(ListTablesRequest(id=list(self.namespace)))  # the catalog may have no deeper level
+
+    @contextmanager
+    def start_jobs(self, work: JobWork, words: str) -> Iterator[TableJobs]:
+        """Start an engine for the work, after checking that the table or namespace exists."""
+        self.check_exists(work)
+        with work.start_jobs(f"{words} {self}", lambda: self.measure(work)) as catalog:
+            yield catalog
 
     def measure(self, work: JobWork) -> int:
         """Return the size in bytes of the table, or of the largest one of several."""
@@ -167,10 +176,8 @@ def recall(
     """
     from lancehouse.jobs.recall import RecallNotKeptWarning, to_rows
 
-    scope = MaintenanceScope(table, ())
-    scope.check_exists(work)
     name = work.format_id(table)
-    with work.start_jobs(f"measuring {name}", lambda: scope.measure(work)) as catalog:
+    with MaintenanceScope(table, (), work.target.parent).start_jobs(work, "measuring") as catalog:
         efforts = (nprobes or None, refine_factor or None)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", UserWarning)
@@ -200,8 +207,7 @@ def compact(where: MaintenanceScope, params: dict[str, Any], work: JobWork) -> N
     ID is wh.db.docs, all levels joined by dots. Of several tables, one that fails does not stop the others; it exits
     with 1 then.
     """
-    where.check_exists(work)
-    with work.start_jobs(f"compacting {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "compacting") as catalog:
         results = catalog.compact(**where.arguments, **params)
     show_results(work.app, where, results, _format_compaction)
 
@@ -224,9 +230,7 @@ def index(
     work: JobWork,
 ) -> None:
     """Create an index on a column of the table ID."""
-    check_table(work, table)
-    scope = MaintenanceScope(table, ())
-    with work.start_jobs(f"indexing {column} of {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
+    with MaintenanceScope(table, (), work.target.parent).start_jobs(work, f"indexing {column} of") as catalog:
         built = catalog.create_index(table, column, kind, name, replace, **params)
     work.app.output.record({"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
 
@@ -238,8 +242,7 @@ def index(
 @with_work
 def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: bool, work: JobWork) -> None:
     """Add new rows to existing indices."""
-    where.check_exists(work)
-    with work.start_jobs(f"optimizing the indices of {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "optimizing the indices of") as catalog:
         results = catalog.optimize_indices(**where.arguments, names=names or None, retrain=retrain)
     show_results(work.app, where, results, lambda version: f"version {version} has them")
 
@@ -254,8 +257,7 @@ def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work:
 
     The current version stays, and those that have a tag.
     """
-    where.check_exists(work)
-    with work.start_jobs(f"cleaning up {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "cleaning up") as catalog:
         results = catalog.cleanup(**where.arguments, older_than=older_than, dry_run=dry_run)
     show_results(work.app, where, results, _removal_formatter(dry_run, _format_cleanup), dry_run=dry_run)
 
@@ -286,8 +288,7 @@ def remove_orphans(
 
     if older_than is not None and older_than < LEAST_AGE and not no_writers:
         raise click.UsageError("a writer may need an hour to commit: give --older-than 1h or more, or --no-writers")
-    where.check_exists(work)
-    with work.start_jobs(f"looking for orphans of {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "looking for orphans of") as catalog:
         results = catalog.remove_orphans(
             **where.arguments, older_than=older_than, dry_run=dry_run, no_writers=no_writers
         )
