@@ -146,11 +146,10 @@ class Rest:
         self, path: str, *, about: object, query: str = "", headers: Headers | None = None, on: ErrorMap = NO_OVERRIDES
     ) -> Reply:
         """GET one object as an unparsed response, with retries."""
-        for attempt in count():
-            outcome = self._attempt("GET", path, query, None, headers, about, on)
-            if outcome.state in (CallState.DONE, CallState.REFUSED) or not self._wait_before_retry(attempt, outcome):
-                return outcome.result()
-        raise AssertionError("count() does not end")
+        for outcome in self._attempts("GET", path, query, None, headers, about, on):
+            if outcome.state in (CallState.DONE, CallState.REFUSED):
+                break
+        return outcome.result()
 
     def get_replies(self, requests: Sequence[tuple[str, Headers]], *, query: str) -> list[Reply | None]:
         """GET many objects concurrently, each by its path and with its own headers; return unparsed responses in order.
@@ -178,7 +177,7 @@ class Rest:
         Raises:
             LanceNamespaceError: no answer came, or the server failed, or it does not know the sender.
         """
-        outcome = self._attempt("GET", path, "", None, None, "the catalog", NO_OVERRIDES)
+        outcome = self._attempt("GET", self._base + path, None, self._headers, "the catalog", NO_OVERRIDES)
         if outcome.status in (0, *REFUSED, 403, 429) or outcome.status >= 500:
             outcome.result()
 
@@ -227,8 +226,7 @@ class Rest:
         lost nor made twice.
         """
         in_doubt = False
-        for attempt in count():
-            outcome = self._attempt("POST", path, "", body, headers, about, on)
+        for outcome in self._attempts("POST", path, "", body, headers, about, on):
             if outcome.state is CallState.DONE:
                 try:
                     return parse_reply(outcome.result(), model, about)
@@ -239,9 +237,9 @@ class Rest:
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
             if in_doubt and (created := lookup()) is not None:
                 return created
-            if outcome.state is CallState.REFUSED or not self._wait_before_retry(attempt, outcome):
-                outcome.result()
-        raise AssertionError("count() does not end")
+            if outcome.state is CallState.REFUSED:
+                break
+        return parse_reply(outcome.result(), model, about)  # raises
 
     def post(
         self, path: str, body: BaseModel, *, about: object, is_done: Callable[[], bool], on: ErrorMap = NO_OVERRIDES
@@ -251,13 +249,12 @@ class Rest:
         If the response is lost, `is_done` checks whether the change was made. Returns None if it was, else the
         response.
         """
-        for attempt in count():
-            outcome = self._attempt("POST", path, "", body, None, about, on)
+        for outcome in self._attempts("POST", path, "", body, None, about, on):
             if outcome.state is CallState.UNKNOWN and is_done():
                 return None
-            if outcome.state is not CallState.NOT_HANDLED or not self._wait_before_retry(attempt, outcome):
-                return outcome.result()
-        raise AssertionError("count() does not end")
+            if outcome.state is not CallState.NOT_HANDLED:
+                break
+        return outcome.result()
 
     def commit(
         self,
@@ -279,8 +276,7 @@ class Rest:
             CommitStateUnknownError: the server could not be asked what became of the commit.
         """
         in_doubt = False
-        for attempt in count():
-            outcome = self._attempt("POST", path, "", body, None, about, on)
+        for outcome in self._attempts("POST", path, "", body, None, about, on):
             if outcome.state is CallState.DONE and _is_commit_response(outcome.result()):
                 return
             # A 2xx response that is not the catalog's own, such as a proxy's page, proves nothing. Iceberg's
@@ -294,8 +290,6 @@ class Rest:
                 if is_made is False or not in_doubt:
                     raise _conflict_error(about, outcome)
             elif outcome.state is CallState.REFUSED:
-                outcome.result()
-            if not self._wait_before_retry(attempt, outcome):
                 break
         if in_doubt:
             raise CommitStateUnknownError(
@@ -316,15 +310,15 @@ class Rest:
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
         """Delete one object. A 404 after an attempt whose response was lost is a success: that attempt deleted it."""
         in_doubt = False
-        for attempt in count():
-            outcome = self._attempt("DELETE", path, query, None, None, about, on)
+        for outcome in self._attempts("DELETE", path, query, None, None, about, on):
             if outcome.state is CallState.DONE or (in_doubt and outcome.status == 404):
                 return
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN
-            if outcome.state is CallState.REFUSED or not self._wait_before_retry(attempt, outcome):
-                outcome.result()
+            if outcome.state is CallState.REFUSED:
+                break
+        outcome.result()
 
-    def _attempt(
+    def _attempts(
         self,
         method: str,
         path: str,
@@ -333,23 +327,33 @@ class Rest:
         headers: Headers | None,
         about: object,
         on: ErrorMap,
-    ) -> CallOutcome:
-        """Send a request once; a second time if its token was refused and there is a newer one."""
+    ) -> Iterator[CallOutcome]:
+        """Send a request as long as the caller wants another outcome and retries are left, with pauses in between."""
         url = f"{self._base}{path}?{query}" if query else self._base + path
         data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
         all_headers = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
+        for attempt in count():
+            outcome = self._attempt(method, url, data, all_headers, about, on)
+            yield outcome
+            if not self._wait_before_retry(attempt, outcome):
+                return
+
+    def _attempt(
+        self, method: str, url: str, data: bytes | None, headers: Headers, about: object, on: ErrorMap
+    ) -> CallOutcome:
+        """Send a request once; a second time if its token was refused and there is a newer one."""
         try:
             signature = self._auth.sign(method, url, data)
-            reply = self._send(method, url, {**all_headers, **signature}, data)
+            reply = self._send(method, url, {**headers, **signature}, data)
             if reply.status in REFUSED and self._auth.renew(signature):
-                reply = self._send(method, url, {**all_headers, **self._auth.sign(method, url, data)}, data)
+                reply = self._send(method, url, {**headers, **self._auth.sign(method, url, data)}, data)
         except UnreachableError as error:
             return CallOutcome(CallState.NOT_HANDLED, error=_prefix_error(about, error))
         except ResponseLostError as error:
             return CallOutcome(CallState.UNKNOWN, error=_prefix_error(about, error))
         except UnreadableResponseError as error:
             return CallOutcome(CallState.REFUSED, error=_prefix_error(about, error))
-        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in all_headers):
+        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in headers):
             return CallOutcome(CallState.DONE, reply)
         return CallOutcome(
             STATE_BY_STATUS.get(reply.status, CallState.REFUSED), reply, self._error_from_reply(reply, about, on)
