@@ -141,6 +141,7 @@ def test_equal_properties_are_the_same_connection() -> None:
 @pytest.mark.parametrize(("alias", "path"), CATALOGS.items())
 def test_aliases_and_class_paths(alias: str, path: str) -> None:
     properties = UNITY if alias == "unity" else AT
+    assert path.removeprefix("lancehouse.") in lancehouse.__all__
     assert type(connect(alias, properties)) is type(connect(path, properties))
     with pytest.raises(ValueError, match="did you mean endpoint"):
         connect(path, {"endpoin": "http://h"})

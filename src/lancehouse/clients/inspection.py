@@ -150,9 +150,9 @@ class Inspector:
         """Set the property that keeps Iceberg's maintenance from deleting the table's data as orphan files.
 
         Raises:
-            UnsupportedOperationError: the catalog has no such property.
+            UnsupportedOperationError: the catalog cannot change it.
         """
-        raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog has nothing that could be set")
+        self.update_table_properties(id, {GC_ENABLED: "false"}, ())
 
     def update_table_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:  # noqa: ARG002
         """Set and remove properties of a table's entry.
@@ -256,14 +256,6 @@ class IcebergInspector(Inspector):
         ref = TableRef(head.entry.location, self._client._access.options(head.entry), version=version)
         if updates := schema_updates(head, history.read_schema(ref)):
             self._client._versions.commit_updates(table, head, updates)
-
-    def protect_from_gc(self, id: Id) -> None:
-        """Set `gc.enabled=false`."""
-        table = TableId.parse(id)
-        head = self._client._versions.load_head(table, all_snapshots=False)
-        self._client._versions.commit_updates(
-            table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}]
-        )
 
     def update_table_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
         """Set and remove properties of a table's entry, in one commit."""

@@ -610,7 +610,7 @@ class ManagedVersions:
         """Drop cached heads that may be out of date."""
         for table in tables:
             self.heads.forget(table)
-            self._tables.note_change(table)
+        self._note_changes(tables)
 
     def _note_changes(self, tables: Iterable[TableId]) -> None:
         """Let no description from before a change serve after it, those neither that are on their way here."""

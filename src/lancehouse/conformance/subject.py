@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -224,26 +224,6 @@ class Refusal:
         return str(self.error)
 
 
-@contextmanager
-def expect_error(evidence: CheckLog, *codes: ErrorCode) -> Iterator[Refusal]:
-    """Fail the check unless one of these errors is raised inside the context."""
-    expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
-    refusal = Refusal()
-    try:
-        yield refusal
-    except LanceNamespaceError as error:
-        if error.code not in codes:
-            if error.code is ErrorCode.UNSUPPORTED:
-                raise  # the plug-in reports it as unsupported
-            raise AssertionError(
-                f"{evidence.operation}: expected error {expected}, got {format_error(error)}"
-            ) from error
-        refusal.error = error
-        evidence.note(f"error {int(error.code)}")
-    else:
-        raise AssertionError(f"{evidence.operation} succeeded, expected error {expected}")
-
-
 Id = list[str]
 MANY_PAGES = 10_000
 """More pages than this, for the few entries of the suite, mean that a list never ends."""
@@ -282,9 +262,24 @@ class Subject:
         """Add a note to the result of the check."""
         self.log.note(text)
 
-    def expect_error(self, *codes: ErrorCode) -> AbstractContextManager[Refusal]:
+    @contextmanager
+    def expect_error(self, *codes: ErrorCode) -> Iterator[Refusal]:
         """Fail the check unless one of these errors is raised inside the context."""
-        return expect_error(self.log, *codes)
+        expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
+        refusal = Refusal()
+        try:
+            yield refusal
+        except LanceNamespaceError as error:
+            if error.code not in codes:
+                if error.code is ErrorCode.UNSUPPORTED:
+                    raise  # the plug-in reports it as unsupported
+                raise AssertionError(
+                    f"{self.log.operation}: expected error {expected}, got {format_error(error)}"
+                ) from error
+            refusal.error = error
+            self.log.note(f"error {int(error.code)}")
+        else:
+            raise AssertionError(f"{self.log.operation} succeeded, expected error {expected}")
 
     def with_error_checks(self, client: LanceNamespace) -> LanceNamespace:
         """Wrap another client in error checks."""
