@@ -111,14 +111,15 @@ def parse_properties(ctx: click.Context, param: click.Parameter, values: Sequenc
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-with_properties = click.option(
-    "--property",
-    "properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=parse_properties,
-    help="Property of the client, such as endpoint=URL. Repeatable.",
+def with_pairs(*names: str, help: str, metavar: str = "KEY=VALUE") -> Command:
+    """Return a repeatable option whose values are KEY=VALUE; the command gets them as a dict."""
+    return click.option(*names, metavar=metavar, multiple=True, callback=parse_properties, help=help)
+
+
+with_properties = with_pairs(
+    "--property", "properties", help="Property of the client, such as endpoint=URL. Repeatable."
 )
+with_columns = click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")
 with_table = click.argument("table", metavar="ID", callback=parse_required_id)
 with_db = click.option(
     "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
@@ -260,16 +261,9 @@ def create_shell(ctx: click.Context, target: Connection) -> Shell:
     return Shell(explicit, shlex.join(words))
 
 
-def with_set(what: str) -> Callable[[Command], Command]:
+def with_set(what: str) -> Command:
     """Add the option `--set` for properties of the object that a command creates."""
-    return click.option(
-        "--set",
-        "stored",
-        metavar="KEY=VALUE",
-        multiple=True,
-        callback=parse_properties,
-        help=f"A property of the {what}; repeat it for each.",
-    )
+    return with_pairs("--set", "stored", help=f"A property of the {what}; repeat it for each.")
 
 
 VERSION = click.IntRange(1, 2**63 - 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.local_spark import JobWork, with_values, with_work
-from lancehouse.cli.options import parse_properties, with_client, with_table
+from lancehouse.cli.options import with_client, with_pairs, with_table
 from lancehouse.cli.output import OutputColumn, format_count, output_columns
 from lancehouse.cli.table_maintenance import MaintenanceScope, check_table
 
@@ -111,13 +111,7 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
 @click.command()
 @with_table
 @click.option("--column", "names", metavar="NAME", multiple=True, help="Fill only this column. Repeatable.")
-@click.option(
-    "--define",
-    metavar="NAME=MODULE:FUNCTION",
-    multiple=True,
-    callback=parse_properties,
-    help="Define a column first, or define it anew. Repeatable.",
-)
+@with_pairs("--define", metavar="NAME=MODULE:FUNCTION", help="Define a column first, or define it anew. Repeatable.")
 @click.option("--where", metavar="SQL", help="Fill only rows that match.")
 @click.option("--recompute", is_flag=True, help="Fill rows that are up to date, too.")
 @click.option("--failed", "where_failed", is_flag=True, help="Fill only rows for which the function has failed.")

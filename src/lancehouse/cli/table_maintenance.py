@@ -128,13 +128,6 @@ def with_scope(command: Command) -> Command:
     return wrapper
 
 
-def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
-    """Add the option `--older-than` to a command."""
-    return click.option(
-        "--older-than", metavar="AGE", default=default, show_default=True, callback=parse_age, help=help
-    )
-
-
 with_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
 
@@ -249,7 +242,14 @@ def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: b
 
 @click.command()
 @with_scope
-@with_older_than("14d", "Versions that may go: 12h, 14d, 2w.")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    default="14d",
+    show_default=True,
+    callback=parse_age,
+    help="Versions that may go: 12h, 14d, 2w.",
+)
 @with_dry_run
 @with_work
 def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work: JobWork) -> None:

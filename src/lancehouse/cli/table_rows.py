@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import COUNT, Command, Levels, with_client, with_table, with_version_options
+from lancehouse.cli.options import COUNT, Command, Levels, with_client, with_columns, with_table, with_version_options
 from lancehouse.cli.output import OutputColumn, Row, format_count
 from lancehouse.suggestions import suggest
 
@@ -32,13 +32,6 @@ BLOBS = "blobs_descriptions"
 """Makes a scan return descriptions of blobs instead of their content."""
 
 with_where = click.option("--where", metavar="SQL", help="Only rows that match, such as 'year > 2020'.")
-
-
-def with_columns(command: Command) -> Command:
-    """Add the option `--column` to a command."""
-    return click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")(
-        command
-    )
 
 
 @click.command()
