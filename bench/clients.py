@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import report, servers
-from bench.measure import Steps, count_requests, side_by_side
-from bench.report import ClientRow, Section
+from bench.report import ClientRow, Section, Steps, count_requests, side_by_side
 from lancehouse import IcebergNamespace, PolarisNamespace, UnityNamespace
 
 CALLS = 5

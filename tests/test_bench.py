@@ -16,13 +16,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import chart, commits, gateway_report, report, scale, search, spark, spark_report, sql
+from bench import chart, commits, gateway, report, scale, search, spark, sql
 from bench.commits import FOREIGN, PLAIN, SQLITE, CommitsRow, CommitTarget, Curve, Round, VersionsLevel
 from bench.gateway_sides import ADAPTER, DIRECT, FOLDER, GATEWAY, REFERENCE, WAREHOUSE, WIRE
+from bench.spark import Cost
 from bench.spark_cases import LANCE_SPARK, OURS, PARQUET, PYLANCE, SparkCase, cases, same
 from bench.spark_data import Amount, Contents, Data
 from bench.spark_process import TICKS, WorkAnswer
-from bench.spark_report import Cost
 from bench.writers import BenchTable, WriterRun
 
 ROOT = Path(__file__).parent.parent
@@ -150,14 +150,14 @@ def took(seconds: float) -> list[WorkAnswer]:
     return [WorkAnswer(None, seconds, seconds * 2)] * 3
 
 
-def measured_row(ours: str = "ingest", **seconds: float) -> spark_report.SparkRow:
+def measured_row(ours: str = "ingest", **seconds: float) -> spark.SparkRow:
     names = {"parquet": PARQUET, "lance_spark": LANCE_SPARK, "pylance": PYLANCE}
     runs = {OURS: took(2.0), **{names[side]: took(each) for side, each in seconds.items()}}
-    return spark_report.SparkRow(SparkCase("write", ours, dict.fromkeys(runs, None)), 2, runs)  # type: ignore[arg-type]
+    return spark.SparkRow(SparkCase("write", ours, dict.fromkeys(runs, None)), 2, runs)  # type: ignore[arg-type]
 
 
-def level(rows: int, seconds: float, memory: float) -> spark_report.RowsLevel:
-    return spark_report.RowsLevel(rows, {"ingest": Cost([seconds], memory, 100.0)})
+def level(rows: int, seconds: float, memory: float) -> spark.RowsLevel:
+    return spark.RowsLevel(rows, {"ingest": Cost([seconds], memory, 100.0)})
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def level(rows: int, seconds: float, memory: float) -> spark_report.RowsLevel:
         (measured_row("merge", pylance=0.1, parquet=0.1), {}),
     ],
 )
-def test_marks_of_spark(row: spark_report.SparkRow, met: dict[str, bool]) -> None:
+def test_marks_of_spark(row: spark.SparkRow, met: dict[str, bool]) -> None:
     assert {side: row.is_met(side) for side in row.marks} == met
-    assert [line.startswith("- Met") for line in spark_report.findings([row], [])] == list(met.values())
+    assert [line.startswith("- Met") for line in spark.findings([row], [])] == list(met.values())
 
 
 def test_processor_time_of_less_than_a_tick() -> None:
@@ -187,7 +187,7 @@ def test_processor_time_of_less_than_a_tick() -> None:
     ("most", "is_met"), [((4.0, 100.0), True), ((4.7, 100.0), False), ((4.0, 120.0), False), ((2.0, 90.0), True)]
 )
 def test_time_grows_with_the_rows_and_memory_does_not(most: tuple[float, float], is_met: bool) -> None:
-    [line] = spark_report.findings([], [level(1000, 1.0, 100.0), level(4000, *most)])
+    [line] = spark.findings([], [level(1000, 1.0, 100.0), level(4000, *most)])
     assert line.startswith("- Met") is is_met
 
 
@@ -210,10 +210,10 @@ def test_what_spark_found_is_put_into_its_place(tmp_path: Path, monkeypatch: pyt
     document, picture = tmp_path / "benchmarks.md", tmp_path / "spark.svg"
     document.write_text(report.DOCUMENT.read_text())
     monkeypatch.setattr(report, "DOCUMENT", document)
-    monkeypatch.setattr(spark_report, "PICTURE", picture)
+    monkeypatch.setattr(spark, "PICTURE", picture)
     row = measured_row(parquet=6.2, pylance=1.0)
     row.refused[LANCE_SPARK] = "it cannot\nat all"
-    spark_report.write([row], [level(1000, 1.0, 100.0), level(4000, 4.0, 100.0)], Amount(12, 1, 0.5))
+    spark.write([row], [level(1000, 1.0, 100.0), level(4000, 4.0, 100.0)], Amount(12, 1, 0.5))
     section = document.read_text().partition("<!-- bench-spark: start -->")[2].partition("<!-- bench-spark: end")[0]
     assert "| write | `ingest` | 2.00 s | 6.20 s **3.10** | refused | 1.00 s **0.50** | – | " in section
     assert "| `ingest` | 1.00 s, 100 MB, heap 100 MB | 4.00 s, 100 MB, heap 100 MB | × 1.00, ≤ 1.15 ✓ |" in section
@@ -243,10 +243,10 @@ def test_the_gateway_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -> gateway_report.GatewayRow:
+def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -> gateway.GatewayRow:
     sides = {"direct": DIRECT, "gateway": GATEWAY, "adapter": ADAPTER, "wire": WIRE}
-    runs = {sides[name]: [gateway_report.GatewayRun(each, each / 2, peak_mb)] for name, each in seconds.items()}
-    return gateway_report.GatewayRow(catalog, "Operation", 1, size, runs)
+    runs = {sides[name]: [gateway.GatewayRun(each, each / 2, peak_mb)] for name, each in seconds.items()}
+    return gateway.GatewayRow(catalog, "Operation", 1, size, runs)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +259,12 @@ def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -
         (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.8), ["1.20 instead of 1.15 times direct + wire"]),
     ],
 )
-def test_marks_of_the_gateway(row: gateway_report.GatewayRow, missed: list[str]) -> None:
-    first, *others = gateway_report.findings([row])
+def test_marks_of_the_gateway(row: gateway.GatewayRow, missed: list[str]) -> None:
+    first, *others = gateway.findings([row])
     assert "100 MB (expected under 300: met)" in first
     assert [line.partition(": ")[2].partition(": ")[2].rstrip(".") for line in others] == missed
     assert ("✗" in row.cells()[5]) is bool(missed)
-    assert "missed" in gateway_report.findings([hop(WAREHOUSE, 1, peak_mb=300.0, direct=1, wire=1, gateway=1)])[0]
+    assert "missed" in gateway.findings([hop(WAREHOUSE, 1, peak_mb=300.0, direct=1, wire=1, gateway=1)])[0]
 
 
 def test_what_the_gateway_costs_is_put_into_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_what_the_gateway_costs_is_put_into_its_place(tmp_path: Path, monkeypatc
         hop(WAREHOUSE, direct=0.002, gateway=0.003),
         hop(FOLDER, 100 << 20, direct=1, wire=0.5, gateway=2, adapter=4),
     ]
-    gateway_report.write(rows, "Once.")
+    gateway.write(rows, "Once.")
     section = document.read_text().partition("<!-- bench-gateway: start -->")[2].partition("<!-- bench-gateway: end")[0]
     assert "| a warehouse of the server | Operation | 2 ms | 3 ms | **1.50** | direct × 1.5 ✓ | – | – | – |" in section
     assert "| `dir` | Operation | 1.00 s, 100 MB/s | 2.00 s, 50 MB/s | **2.00** | direct + wire × 1.15 ✗ |" in section

@@ -124,7 +124,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("catalog", ["iceberg", "polaris", "unity", "lakekeeper"])
+@pytest.mark.parametrize("catalog", lancehouse.CATALOGS)
 def test_a_page_has_the_parts_of_an_implementation_spec(catalog: str) -> None:
     page = (ROOT / "docs" / f"{catalog}.md").read_text()
     parts = re.findall(r"^## (.*)$", page, re.M)

@@ -11,6 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "lancehouse"
 
 BASE = {
+    "CATALOGS",  # the table in lancehouse/__init__.py
     "connection",
     "deprecation",
     "documents",

@@ -9,6 +9,7 @@ from lance_namespace import connect
 from lance_namespace.errors import InvalidInputError
 
 import lancehouse
+from lancehouse import CATALOGS
 from lancehouse.settings import CLIENT_SETTINGS, ClientSettings
 
 AT = {"endpoint": "http://localhost:8181"}
@@ -137,22 +138,16 @@ def test_equal_properties_are_the_same_connection() -> None:
     assert pickle.loads(pickle.dumps(one)).namespace_id() == one.namespace_id()
 
 
-@pytest.mark.parametrize(
-    ("alias", "path", "properties"),
-    [
-        ("iceberg", "lancehouse.IcebergNamespace", AT),
-        ("polaris", "lancehouse.PolarisNamespace", AT),
-        ("unity", "lancehouse.UnityNamespace", UNITY),
-        ("lakekeeper", "lancehouse.LakekeeperNamespace", AT),
-    ],
-)
-def test_aliases_and_class_paths(alias: str, path: str, properties: dict[str, str]) -> None:
+@pytest.mark.parametrize(("alias", "path"), CATALOGS.items())
+def test_aliases_and_class_paths(alias: str, path: str) -> None:
+    properties = UNITY if alias == "unity" else AT
+    assert path.removeprefix("lancehouse.") in lancehouse.__all__
     assert type(connect(alias, properties)) is type(connect(path, properties))
     with pytest.raises(ValueError, match="did you mean endpoint"):
         connect(path, {"endpoin": "http://h"})
 
 
-@pytest.mark.parametrize("client", ["iceberg", "polaris", "unity", "lakekeeper"])
+@pytest.mark.parametrize("client", CATALOGS)
 def test_every_setting_is_documented(client: str) -> None:
     page = (Path(__file__).parent.parent / "docs" / f"{client}.md").read_text()
     for setting in CLIENT_SETTINGS:

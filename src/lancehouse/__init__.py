@@ -1,7 +1,7 @@
 """Lance tables in the catalog you already run: Iceberg REST, Apache Polaris, Unity Catalog, Lakekeeper.
 
-Importing this package registers `iceberg`, `polaris`, `unity` and `lakekeeper` with `lance_namespace.connect`. Another
-package may register the same names; class paths such as `lancehouse.IcebergNamespace` always mean these.
+Importing this package registers its `CATALOGS` with `lance_namespace.connect`. Another package may register the same
+names; class paths such as `lancehouse.IcebergNamespace` always mean these.
 """
 
 from __future__ import annotations
@@ -42,12 +42,17 @@ __all__ = [
     "write",
 ]
 
+CATALOGS = {
+    "iceberg": "lancehouse.IcebergNamespace",
+    "polaris": "lancehouse.PolarisNamespace",
+    "unity": "lancehouse.UnityNamespace",
+    "lakekeeper": "lancehouse.LakekeeperNamespace",
+}
+"""Catalogs by the names that `connect` takes, and the classes of their clients, in `clients/` under the same names."""
+
 _HOMES = {
+    **{path.removeprefix("lancehouse."): f"lancehouse.clients.{name}" for name, path in CATALOGS.items()},
     "CommitStateUnknownError": "lancehouse.errors",
-    "IcebergNamespace": "lancehouse.clients.iceberg",
-    "LakekeeperNamespace": "lancehouse.clients.lakekeeper",
-    "PolarisNamespace": "lancehouse.clients.polaris",
-    "UnityNamespace": "lancehouse.clients.unity",
     "column": "lancehouse.jobs.column_functions",
     "connect": "lancehouse.named_catalogs",
     "locate": "lancehouse.lake.shortcuts",
@@ -69,10 +74,8 @@ def __getattr__(name: str) -> Any:
 
 def _register(interface: ModuleType) -> None:
     """Register the clients with `lance_namespace`."""
-    interface.register_namespace_impl("iceberg", "lancehouse.IcebergNamespace")
-    interface.register_namespace_impl("polaris", "lancehouse.PolarisNamespace")
-    interface.register_namespace_impl("unity", "lancehouse.UnityNamespace")
-    interface.register_namespace_impl("lakekeeper", "lancehouse.LakekeeperNamespace")
+    for name, path in CATALOGS.items():
+        interface.register_namespace_impl(name, path)
 
 
 class _OnImport:

@@ -11,8 +11,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class BoundedCache(Generic[K, V]):
-    """Thread-safe mapping that drops the entries written longest ago when it is full.
+class BoundedCache(dict[K, V]):
+    """Thread-safe dict that drops the entries written longest ago when it is full; `put` and `forget` change it.
 
     Args:
         limit: how much it may hold; the newest entry stays even if it is larger.
@@ -20,27 +20,20 @@ class BoundedCache(Generic[K, V]):
     """
 
     def __init__(self, limit: int, size: Callable[[V], int] = lambda _: 1) -> None:
+        super().__init__()
         self._limit = limit
         self._size = size
         self._total = 0
-        self._items: dict[K, V] = {}
         self._lock = Lock()
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._items
-
-    def get(self, key: K) -> V | None:
-        """Return the value of a key, or None."""
-        return self._items.get(key)
 
     def put(self, key: K, value: V) -> V:
         """Set the value of a key, and return it."""
         with self._lock:
             self._remove(key)
-            self._items[key] = value
+            self[key] = value
             self._total += self._size(value)
-            while self._total > self._limit and len(self._items) > 1:
-                self._remove(next(iter(self._items)))
+            while self._total > self._limit and len(self) > 1:
+                self._remove(next(iter(self)))
         return value
 
     def forget(self, key: K) -> None:
@@ -49,8 +42,8 @@ class BoundedCache(Generic[K, V]):
             self._remove(key)
 
     def _remove(self, key: K) -> None:
-        if key in self._items:
-            self._total -= self._size(self._items.pop(key))
+        if key in self:
+            self._total -= self._size(self.pop(key))
 
 
 class SingleFlight(Generic[V]):

@@ -19,6 +19,9 @@ from lancehouse.identifiers import format_levels
 
 Id = tuple[str, ...]
 
+SHARED_REQUESTS = {"list_all_tables": "list_tables", "create_table_scalar_index": "create_table_index"}
+"""Operations that take the request of another one."""
+
 
 class CatalogLister(Protocol):
     """Lists a catalog's namespaces and tables, following all pages.
@@ -43,11 +46,8 @@ class CatalogCalls:
         raise NotImplementedError
 
     def call(self, operation: str, id: Sequence[str], **fields: Any) -> Any:
-        """Call an operation on a table or namespace; `fields` are those of its request.
-
-        Callers thus need not import the request models, which takes longer than printing the help of a command should.
-        """
-        return self.ask(operation, _request_model(operation)(id=list(id), **fields))
+        """Call an operation on a table or namespace; `fields` are those of its request."""
+        return self.ask(operation, create_request(operation, id, **fields))
 
     def pages(self, operation: str, id: Sequence[str], **more: Any) -> Iterator[Any]:
         """Yield all pages of a list."""
@@ -107,21 +107,23 @@ class CatalogCalls:
             ) from error
 
 
-def _request_model(operation: str) -> Any:
-    """Return the request model of an operation, by the naming scheme of the interface."""
-    return getattr(lance_namespace, "".join(word.capitalize() for word in operation.split("_")) + "Request")
+def create_request(operation: str, id: Sequence[str], **fields: Any) -> Any:
+    """Create the request of an operation on a table or namespace, by the naming scheme of the interface."""
+    words = SHARED_REQUESTS.get(operation, operation).split("_")
+    return getattr(lance_namespace, "".join(map(str.capitalize, words)) + "Request")(id=list(id), **fields)
 
 
-def walk_namespaces(catalog: CatalogLister, id: Id) -> Iterator[Id]:
+def walk_namespaces(catalog: CatalogLister, id: Id, *, is_known: bool = False) -> Iterator[Id]:
     """Yield a namespace and all namespaces below it, parents first; each is listed when it is reached."""
     yield id
     try:
         children = catalog.namespaces(id)
     except InvalidInputError:
-        catalog.tables(id)  # raises, unless this is the deepest level that the catalog has
+        if not is_known:
+            catalog.tables(id)  # raises, unless this is the deepest level that the catalog has
         return
     for child in children:
-        yield from _walk_known(catalog, child)
+        yield from walk_namespaces(catalog, child, is_known=True)
 
 
 def walk_tables(catalog: CatalogLister, id: Id) -> Iterator[Id]:
@@ -131,14 +133,3 @@ def walk_tables(catalog: CatalogLister, id: Id) -> Iterator[Id]:
             yield from catalog.tables(namespace)
         except InvalidInputError:
             continue  # this level holds namespaces only; a namespace that does not exist raises in the walk
-
-
-def _walk_known(catalog: CatalogLister, id: Id) -> Iterator[Id]:
-    """Yield a namespace that is known to exist, and all namespaces below it."""
-    yield id
-    try:
-        children = catalog.namespaces(id)
-    except InvalidInputError:
-        return
-    for child in children:
-        yield from _walk_known(catalog, child)

@@ -196,14 +196,6 @@ def azure_account(options: Mapping[str, str], location: str) -> tuple[str, str]:
     return name, f"{name}.{AZURE_HOST}" if name else ""
 
 
-def azure_endpoint(account: str, config: Mapping[str, str]) -> str | None:
-    """Return the endpoint of an Azure account, as Lance takes it; None if Iceberg's properties do not name it."""
-    if not (authority := config.get(AZURE_BLOB_AUTHORITY)):
-        return None
-    scheme = config.get(AZURE_BLOB_SCHEME, "https")
-    return f"{scheme}://{account}{authority}" if authority.startswith(".") else f"{scheme}://{authority}/{account}"
-
-
 def _spellings(key: str) -> tuple[str, ...]:
     """Return all names of an option in lower case, the canonical one first."""
     return next((names for names in SPELLINGS if key.lower() in names), (key.lower(),))

@@ -113,7 +113,6 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
     status_text = f"HTTP {status} {type_}".rstrip()
     error = kind(f"{about}: {message or 'the server gave no reason'} ({status_text})")
     vars(error).update(
-        named=type_ in BY_TYPE,
         route_missing=status in (400, 404) and type_ not in BY_TYPE,
         no_route=status in (404, 405, 406, 501) or any(words in message for words in NO_ROUTE),
     )
@@ -123,11 +122,6 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
 def is_panic(error: BaseException) -> bool:
     """Return whether an exception is a Rust panic, which is not an `Exception` and whose class cannot be imported."""
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
-
-
-def is_named(error: LanceNamespaceError) -> bool:
-    """Return whether `BY_TYPE` knows the server's error type, so that the server understood the request."""
-    return bool(vars(error).get("named"))
 
 
 def is_route_missing(error: LanceNamespaceError) -> bool:

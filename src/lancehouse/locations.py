@@ -78,6 +78,7 @@ def to_uri(location: str) -> str:
     return re.sub(r"^file:/(?!/)", "file:///", location)
 
 
+@lru_cache(maxsize=1024)
 def to_lance_uri(location: str) -> str:
     """Return a location with the scheme `lance`: Iceberg clients then fail with a clear error instead of reading it."""
     return "lance://" + to_uri(location.rstrip("/")).partition("://")[2]

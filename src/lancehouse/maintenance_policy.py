@@ -27,8 +27,6 @@ LEAST_VERSION_AGE = timedelta(minutes=1)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _SPAN = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
-_LEAST_INTERVAL = timedelta(minutes=1)
-_LEAST_ORPHAN_AGE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +75,22 @@ def _parse_duration(text: str) -> timedelta:
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 
-def _parse_interval(text: str) -> timedelta:
-    if (interval := _parse_duration(text)) < _LEAST_INTERVAL:
-        raise ValueError("must be 1m or more")
-    return interval
+def _duration_parser(least: timedelta, refusal: str) -> Callable[[str], timedelta]:
+    def parse(text: str) -> timedelta:
+        if (duration := _parse_duration(text)) < least:
+            raise ValueError(refusal)
+        return duration
+
+    return parse
 
 
-def _parse_version_age(text: str) -> timedelta:
-    if (age := _parse_duration(text)) < LEAST_VERSION_AGE:
-        raise ValueError("must be 1m or more: who is reading or writing needs the version that they began with")
-    return age
-
-
-def _parse_orphan_age(text: str) -> timedelta:
-    if (age := _parse_duration(text)) < _LEAST_ORPHAN_AGE:
-        raise ValueError("must be 1h or more: younger files may belong to a writer that is about to commit them")
-    return age
+_parse_interval = _duration_parser(timedelta(minutes=1), "must be 1m or more")
+_parse_version_age = _duration_parser(
+    LEAST_VERSION_AGE, "must be 1m or more: who is reading or writing needs the version that they began with"
+)
+_parse_orphan_age = _duration_parser(
+    timedelta(hours=1), "must be 1h or more: younger files may belong to a writer that is about to commit them"
+)
 
 
 def _parse_windows(text: str) -> Windows:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lance_namespace import LanceNamespace
 from lance_namespace.errors import InvalidInputError
 
+from lancehouse import CATALOGS
 from lancehouse.connection import Connection
 from lancehouse.documents import Document, Loc, find_line, read_yaml, substitute_variables
 from lancehouse.identifiers import parse_levels
@@ -26,17 +27,9 @@ VARIABLE = "LANCEHOUSE_CONFIG"
 PREFIX = "LANCEHOUSE_CATALOG__"
 HOME_FILE = "~/.lancehouse.yaml"
 
-CATALOGS, DEFAULT = "catalogs", "default"
+CATALOGS_KEY, DEFAULT = "catalogs", "default"
 IMPL, PARENT = "impl", "parent"
 ICEBERG = "iceberg"
-
-CLASS_PATHS = {
-    ICEBERG: "lancehouse.IcebergNamespace",
-    "polaris": "lancehouse.PolarisNamespace",
-    "unity": "lancehouse.UnityNamespace",
-    "lakekeeper": "lancehouse.LakekeeperNamespace",
-}
-"""Class paths of our own aliases, which another package may register too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,7 @@ class NamedCatalogs:
         _, values = self.entries[normalize_key(name)]
         properties = {value.key: value.resolve() for key, value in values.items() if key not in (IMPL, PARENT)}
         impl = values[IMPL].resolve() if IMPL in values else ICEBERG
-        return Connection(CLASS_PATHS.get(impl.lower(), impl), properties, _parse_parent(values.get(PARENT)))
+        return Connection(CATALOGS.get(impl.lower(), impl), properties, _parse_parent(values.get(PARENT)))
 
     def _unknown_message(self, name: str) -> str:
         if not self.names:
@@ -140,23 +133,10 @@ def load() -> NamedCatalogs:
     default, entries = _read_file(path, display_path) if configured_path or path.exists() else (None, {})
     for key, (name, values) in _read_variables().items():
         name, before = entries.get(key, (name, {}))
-        entries[key] = (
-            name,
-            {
-                **before,
-                **{
-                    property_key: _with_file_spelling(before, property_key, value)
-                    for property_key, value in values.items()
-                },
-            },
-        )
+        # A key is spelled as in the file: variables have no case.
+        spelled = {key: replace(value, key=before.get(key, value).key) for key, value in values.items()}
+        entries[key] = (name, {**before, **spelled})
     return NamedCatalogs(display_path, default, entries)
-
-
-def _with_file_spelling(before: Mapping[str, ConfigValue], key: str, value: ConfigValue) -> ConfigValue:
-    """Return the value of a variable under the key as the file spells it: variables have no case."""
-    spelled = before[key].key if key in before else value.key
-    return ConfigValue(spelled, value.text, value.source, value.has_references)
 
 
 def _parse_parent(value: ConfigValue | None) -> tuple[str, ...]:
@@ -184,17 +164,17 @@ def _read_variables() -> dict[str, tuple[str, dict[str, ConfigValue]]]:
 
 def _read_file(path: Path, display_path: str) -> tuple[str | None, dict[str, CatalogEntry]]:
     """Return the name of the default catalog, and the values of each catalog."""
-    document = read_yaml(path, display_path, f"{CATALOGS} and {DEFAULT}")
-    document.check_keys(document.values, (CATALOGS, DEFAULT))
+    document = read_yaml(path, display_path, f"{CATALOGS_KEY} and {DEFAULT}")
+    document.check_keys(document.values, (CATALOGS_KEY, DEFAULT))
     default = _check_text(document, document.values[DEFAULT], DEFAULT) if DEFAULT in document.values else None
     entries: dict[str, CatalogEntry] = {}
-    for name, fields in _check_mapping(document, document.values.get(CATALOGS), CATALOGS).items():
+    for name, fields in _check_mapping(document, document.values.get(CATALOGS_KEY), CATALOGS_KEY).items():
         if normalize_key(name) in entries:
-            raise document.error(f"the catalog {name} occurs twice", CATALOGS, name)
+            raise document.error(f"the catalog {name} occurs twice", CATALOGS_KEY, name)
         values: dict[str, ConfigValue] = {}
-        for value in _iterate_values(document, fields, (CATALOGS, name)):
+        for value in _iterate_values(document, fields, (CATALOGS_KEY, name)):
             if normalize_key(value.key) in values:
-                raise InvalidInputError(f"{value.source}: the key '{CATALOGS}.{name}.{value.key}' occurs twice")
+                raise InvalidInputError(f"{value.source}: the key '{CATALOGS_KEY}.{name}.{value.key}' occurs twice")
             values[normalize_key(value.key)] = value
         entries[normalize_key(name)] = name, values
     return default, entries

@@ -12,6 +12,7 @@ from urllib.parse import quote, quote_plus
 
 from lance_namespace.errors import InternalError, LanceNamespaceError
 
+from lancehouse import CATALOGS
 from lancehouse.credentials import EXPIRES, LANCE_NAMES, PROOFS, REGIONS, SECRETS, SPELLINGS, TUNING
 from lancehouse.properties import STORAGE_PREFIX
 from lancehouse.settings import CLIENT_SETTINGS
@@ -41,7 +42,7 @@ POSTGRES = frozenset({"sslpassword", "oauth_client_secret", "scram_client_key", 
 SPARK = "(?i)secret|password|token|credential|authorization|api.?key|access.?key|account.?key|sas.?key"
 """Pattern for `spark.redaction.regex`: Spark's own does not cover header fields."""
 
-_PREFIXES = re.compile(rf"^(?:(?:{'|'.join(CLIENT_SETTINGS[0].clients)})\.)?(?:{re.escape(STORAGE_PREFIX)})?")
+_PREFIXES = re.compile(rf"^(?:(?:{'|'.join(CATALOGS)})\.)?(?:{re.escape(STORAGE_PREFIX)})?")
 _URL = re.compile(r"^https?://[^?]*$", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)([^/@\s]+)@")
 _ECHOES = re.compile(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse import in_process
+from lancehouse import CATALOGS, in_process
 from lancehouse.properties import IMPL, STORAGE, STORAGE_PREFIX
 from lancehouse.suggestions import suggest
 
@@ -90,22 +90,13 @@ def _parse_file(value: str) -> str:
     return value
 
 
-def _parse_manager(value: str) -> str:
-    if value.lower() not in (STORAGE, IMPL):
-        raise ValueError(f"must be {STORAGE} or {IMPL}")
-    return value.lower()
+def _choice_parser(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
+        return value.lower()
 
-
-def _parse_trust(value: str) -> str:
-    if value.lower() not in (ALL, HARMLESS):
-        raise ValueError(f"must be {ALL} or {HARMLESS}")
-    return value.lower()
-
-
-def _parse_vending(value: str) -> str:
-    if value.lower() not in (AUTO, "true", "false"):
-        raise ValueError(f"must be {AUTO}, true or false")
-    return value.lower()
+    return parse
 
 
 def _parse_path(value: str) -> str:
@@ -114,19 +105,21 @@ def _parse_path(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One property of the clients: its name, parser, help, and default, which may differ by client."""
+    """One property of the clients: its name, parser, help, and default."""
 
     name: str
     read: Callable[[str], Any]
     help: str
     default: Any = None
-    clients: tuple[str, ...] = ("iceberg", "polaris", "unity", "lakekeeper")
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Those of clients that differ."""
+    clients: tuple[str, ...] = tuple(CATALOGS)
     secret: bool = False
     required: bool = False
 
     def default_for(self, client: str) -> Any:
         """Return the default of a client."""
-        return self.default.get(client) if isinstance(self.default, Mapping) else self.default
+        return self.defaults.get(client, self.default)
 
 
 CLIENT_SETTINGS: tuple[Setting, ...] = (
@@ -142,37 +135,40 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
         "scope",
         _parse_text,
         "OAuth2 scope for `credential`",
-        {"iceberg": "catalog", "polaris": "PRINCIPAL_ROLE:ALL", "unity": "all-apis", "lakekeeper": "lakekeeper"},
+        "catalog",
+        {"polaris": "PRINCIPAL_ROLE:ALL", "unity": "all-apis", "lakekeeper": "lakekeeper"},
     ),
     Setting(
         "connect_timeout",
         _parse_duration,
         "time to wait for a connection, in milliseconds; for unity in seconds",
-        {"iceberg": 10000.0, "polaris": 10000.0, "unity": 10.0, "lakekeeper": 10000.0},
+        10000.0,
+        {"unity": 10.0},
     ),
     Setting(
         "read_timeout",
         _parse_duration,
         "time to wait for a response, in milliseconds; for unity in seconds",
-        {"iceberg": 30000.0, "polaris": 30000.0, "unity": 60.0, "lakekeeper": 30000.0},
+        30000.0,
+        {"unity": 60.0},
     ),
     Setting("max_retries", _parse_count, "number of retries of calls that are safe to repeat", 3),
     Setting(
         "managed_by",
-        _parse_manager,
+        _choice_parser(STORAGE, IMPL),
         "who decides which version of a new table is current, unless its properties set it: storage or impl",
         STORAGE,
     ),
     Setting("root", _parse_text, "location of tables that are declared without one"),
     Setting(
         "table_storage",
-        _parse_trust,
+        _choice_parser(ALL, HARMLESS),
         "which `storage.*` properties of a table are used: all, or harmless, which cannot redirect credentials",
         ALL,
     ),
     Setting(
         "vend_credentials",
-        _parse_vending,
+        _choice_parser(AUTO, "true", "false"),
         "whether to request storage credentials from the catalog: auto (use them if it vends any), true (an error if it"
         " vends none), or false",
         AUTO,
@@ -188,8 +184,9 @@ CLIENT_SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-UNIT_S: Mapping[str, float] = MappingProxyType({"iceberg": 0.001, "polaris": 0.001, "unity": 1.0, "lakekeeper": 0.001})
-"""Seconds in one unit of a client's timeouts."""
+MILLISECOND_S = 0.001
+UNIT_S: Mapping[str, float] = MappingProxyType({"unity": 1.0})
+"""Seconds in one unit of a client's timeouts, where that is not a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +229,7 @@ class ClientSettings:
                 a secret.
         """
         table = {setting.name: setting for setting in CLIENT_SETTINGS if client in setting.clients}
+        unit_s = UNIT_S.get(client, MILLISECOND_S)
         values: dict[str, Any] = {name: setting.default_for(client) for name, setting in table.items()}
         headers: dict[str, str] = {}
         storage: dict[str, str] = {}
@@ -259,12 +257,12 @@ class ClientSettings:
             except ValueError as error:
                 raise InvalidInputError(f"{client}: property {key!r} {error}") from None
             if in_millis:
-                values[name] *= 0.001 / UNIT_S[client]
+                values[name] *= MILLISECOND_S / unit_s
         _check_required(client, table, values)
         return cls(
             client=client,
-            connect_timeout_s=values.pop("connect_timeout") * UNIT_S[client],
-            read_timeout_s=values.pop("read_timeout") * UNIT_S[client],
+            connect_timeout_s=values.pop("connect_timeout") * unit_s,
+            read_timeout_s=values.pop("read_timeout") * unit_s,
             headers=MappingProxyType(headers),
             storage=MappingProxyType(storage),
             digest=_digest(properties),

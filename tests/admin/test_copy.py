@@ -11,6 +11,7 @@ import pytest
 from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import InternalError, ServiceUnavailableError
 
+from lancehouse import CATALOGS
 from lancehouse.admin.copy import Action, Copier, CopyStep, NamedCatalog
 from lancehouse.cli.client import Client
 from lancehouse.conformance.target import ConformanceTarget
@@ -19,7 +20,6 @@ from lancehouse.jobs.table_copy import CopyPlan
 from lancehouse.lake.commits import locate_table
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.job_records import JobProgress
-from lancehouse.named_catalogs import CLASS_PATHS
 from tests.cli.commands import TWO_ROWS, ConfiguredCatalog, open_small
 from tests.servers.moto import Bucket
 
@@ -28,7 +28,7 @@ IDS = ["-".join(pair) for pair in PAIRS]
 
 
 def side(home: ConfiguredCatalog, **more: str) -> NamedCatalog:
-    target = ConformanceTarget(CLASS_PATHS.get(home.impl, home.impl), {**home.properties, **more}, home.parent)
+    target = ConformanceTarget(CATALOGS.get(home.impl, home.impl), {**home.properties, **more}, home.parent)
     return NamedCatalog(home.name, Client(target.connect(), target))
 
 

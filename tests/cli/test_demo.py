@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from lance_namespace.errors import InternalError
 
-from lancehouse.cli.demo import command, sample_data, server
-from lancehouse.cli.demo.narration import DemoOutput
+from lancehouse.cli.demo import command, sample_data
+from lancehouse.cli.demo.command import DemoOutput
 from lancehouse.cli.main import CliContext, main
 from tests.servers.lancehouse import PROGRAM
 
@@ -139,7 +139,7 @@ def test_programs_are_told_nothing_before_the_end(capsys: pytest.CaptureFixture[
 
 def test_the_server_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANCEHOUSE_AUTH", "true")  # of somebody's own server
-    with server.start_server(tmp_path) as address:
+    with command.start_server(tmp_path) as address:
         uri = address()
         assert open_(f"{uri}/health/ready").status == 200
         assert open_(f"{uri}/iceberg/v1/config").status == 200
@@ -149,8 +149,8 @@ def test_the_server_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_server_does_not_outlive_the_demo(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from lancehouse.cli.demo import server\n"
-        "with server.start_server(Path(sys.argv[1])) as address: print(address(), flush=True); os._exit(1)"
+        "import os, sys; from pathlib import Path; from lancehouse.cli.demo import command\n"
+        "with command.start_server(Path(sys.argv[1])) as address: print(address(), flush=True); os._exit(1)"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
     for _ in range(200):
@@ -165,7 +165,7 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").mkdir()
     with (
         pytest.raises(InternalError, match=r"the catalog server did not start: .*catalog.db"),
-        server.start_server(tmp_path) as address,
+        command.start_server(tmp_path) as address,
     ):
         address()
 

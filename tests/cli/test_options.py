@@ -7,6 +7,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lancehouse import CATALOGS
 from tests.cli.commands import error_text, lines, parse_json, run
 
 DEAD = "http://127.0.0.1:9"
@@ -95,7 +96,7 @@ def test_the_parent_is_put_in_front(file: str) -> None:
         (
             ["table", "list", "--impl", "xyz"],
             1,
-            "'xyz': expected one of dir, iceberg, lakekeeper, polaris, rest, unity, or the full path of a class",
+            f"'xyz': expected one of {', '.join(sorted(['dir', 'rest', *CATALOGS]))}, or the full path of a class",
         ),
         (["table", "list", "--impl", "nowhere.Namespace"], 1, "Error: No module named 'nowhere'"),
     ],

@@ -51,5 +51,5 @@ def test_nothing_for_nobody(kind: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_lists_are_readable(capsys: pytest.CaptureFixture[str]) -> None:
-    TextOutput().record("", {"tags": ["a", "b"], "none": (), "version": None})
+    TextOutput().record({"tags": ["a", "b"], "none": (), "version": None})
     assert capsys.readouterr().out.splitlines() == ["tags     a, b", "none     none", "version  none"]

@@ -26,7 +26,7 @@ import lancehouse
 from lancehouse.admin.copy import Action, Copier, NamedCatalog
 from lancehouse.cli.client import Client
 from lancehouse.clients import rest
-from lancehouse.clients.iceberg import BULK_THRESHOLD
+from lancehouse.clients.rest import BULK_THRESHOLD
 from lancehouse.conformance.target import ConformanceTarget
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, table_copy

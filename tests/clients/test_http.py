@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import socketserver
 import ssl
 import threading
 import time
@@ -119,6 +120,67 @@ def test_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
         assert namespace.list_namespaces(WAREHOUSE).namespaces == ["wh.db"]
         assert proxy.requests == []
+
+
+class Tunnel(socketserver.ThreadingTCPServer):
+    """What `https_proxy` points to: it opens a tunnel, or refuses to."""
+
+    daemon_threads = True
+
+    def __init__(self, status: str = "200 OK") -> None:
+        self.heads: list[str] = []
+        self.status = status
+        super().__init__(("127.0.0.1", 0), TunnelHandler)
+        self.uri = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class TunnelHandler(socketserver.StreamRequestHandler):
+    server: Tunnel
+
+    def handle(self) -> None:
+        head = b"".join(iter(self.rfile.readline, b"\r\n")).decode()
+        self.server.heads.append(head)
+        self.wfile.write(f"HTTP/1.1 {self.server.status}\r\n\r\n".encode())
+        if not self.server.status.startswith("200"):
+            return
+        host, port = head.split()[1].split(":")
+        with socket.create_connection((host, int(port))) as there:
+            back = threading.Thread(target=self.copy, args=(there, self.connection), daemon=True)
+            back.start()
+            self.copy(self.connection, there)
+            back.join(10)
+
+    def copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_tls_goes_through_a_tunnel(secure: str, bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Tunnel() as proxy:
+        monkeypatch.setenv("https_proxy", proxy.uri.replace("http://", "http://me:pass%40word@"))
+        monkeypatch.setenv("no_proxy", "")
+        with lancehouse.IcebergNamespace(endpoint=secure, ca_bundle=bundle) as namespace:
+            assert namespace.list_namespaces(WAREHOUSE).namespaces == ["wh.db"]
+        with pytest.raises(lance.ServiceUnavailableError, match="ca_bundle"):
+            lancehouse.IcebergNamespace(endpoint=secure, max_retries="0").list_namespaces(WAREHOUSE)
+    assert proxy.heads[0].startswith(f"CONNECT {urlsplit(secure).netloc} ")
+    assert base64.b64encode(b"me:pass@word").decode() in proxy.heads[0]
+
+
+def test_a_proxy_that_opens_no_tunnel(secure: str, bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Tunnel("403 Forbidden") as proxy:
+        monkeypatch.setenv("https_proxy", proxy.uri)
+        monkeypatch.setenv("no_proxy", "")
+        namespace = lancehouse.IcebergNamespace(endpoint=secure, ca_bundle=bundle, max_retries="0")
+        with pytest.raises(lance.ServiceUnavailableError, match="through the proxy: 403 Forbidden"):
+            namespace.list_namespaces(WAREHOUSE)
 
 
 def test_a_proxy_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

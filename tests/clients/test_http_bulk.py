@@ -16,7 +16,7 @@ from lance_namespace import ListTablesRequest
 from lance_namespace import errors as lance
 
 import lancehouse
-from lancehouse.clients.http import FetchLimits, fetch_many
+from lancehouse.clients.http import ConnectionPool, Reply
 from tests.servers.faults import (
     ALWAYS,
     Fault,
@@ -35,7 +35,6 @@ from tests.servers.polaris import Polaris
 
 NAMES = [f"t{number:02}" for number in range(40)]
 DB = ["test_catalog", "db"]
-LIMITS = FetchLimits(connect_s=1, read_s=1, connections=4)
 
 
 @pytest.fixture(params=["iceberg", "polaris"])
@@ -144,10 +143,16 @@ class Odd(Loopback):
         return Answer(200, body, {"X-Seen": request.headers["X-Mine"]})
 
 
+def fetch_many(
+    origin: str, requests: list[tuple[str, dict[str, str]]], tls: ssl.SSLContext | None = None
+) -> list[Reply | None]:
+    return ConnectionPool(origin, tls, connect_s=1, read_s=1).fetch_many(requests)
+
+
 def test_answers_of_all_kinds() -> None:
     targets = ["/a", "/gzip", "/close", "/204", "/broken", "/b", "/c"]
     with Odd() as server:
-        answers = fetch_many(server.uri, [(target, {"X-Mine": target}) for target in targets], None, LIMITS)
+        answers = fetch_many(server.uri, [(target, {"X-Mine": target}) for target in targets])
     seen = dict(zip(targets, answers, strict=True))
     assert seen["/gzip"] is None  # for the ordinary way
     assert seen["/broken"] is None
@@ -163,7 +168,7 @@ def test_answers_of_all_kinds() -> None:
 
 
 def test_nobody_there() -> None:
-    assert fetch_many("http://127.0.0.1:1", [("/a", {}), ("/b", {})], None, LIMITS) == [None, None]
+    assert fetch_many("http://127.0.0.1:1", [("/a", {}), ("/b", {})]) == [None, None]
 
 
 def test_over_tls(tmp_path: Path) -> None:
@@ -180,7 +185,7 @@ def test_over_tls(tmp_path: Path) -> None:
 
     requests = [(f"/{number}", {"X-Mine": "x"}) for number in range(9)]
     with Secure() as server:
-        answers = fetch_many(server.uri.replace("http:", "https:"), requests, trusting, LIMITS)
+        answers = fetch_many(server.uri.replace("http:", "https:"), requests, trusting)
         assert [answer and answer[0] for answer in answers] == [200] * 9
-        strangers = fetch_many(server.uri.replace("http:", "https:"), requests, ssl.create_default_context(), LIMITS)
+        strangers = fetch_many(server.uri.replace("http:", "https:"), requests, ssl.create_default_context())
         assert strangers == [None] * 9

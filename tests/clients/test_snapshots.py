@@ -96,7 +96,7 @@ def head(
         },
     }
     table = VersionedTable.model_validate({"metadata": metadata, "metadata-location": metadata_location})
-    return TableHead.of(Entry(location, {}), table)
+    return TableHead(Entry(location, {}), table)
 
 
 def requirements(asked: Any) -> dict[str, int | None]:

@@ -92,7 +92,7 @@ def test_kept_bytes_are_bounded() -> None:
     for number in range(100):
         packer.apply(Response(200, LARGE, variant=b"%d" % number), "gzip")
     assert 0 < packer._cache._total <= 5000
-    assert packer._cache._total == sum(map(len, packer._cache._items.values()))
+    assert packer._cache._total == sum(map(len, packer._cache.values()))
 
 
 def test_a_kept_answer_is_the_one_of_its_variant() -> None:

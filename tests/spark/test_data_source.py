@@ -299,13 +299,13 @@ def test_what_was_there_first_may_be_gone(here: Place, began: Callable[[float], 
     cleaned, anew = source(here), source(here)
     cleaned.schema()
     lance.write_dataset(rows(500), here["path"], mode="overwrite").cleanup_old_versions(timedelta(0))
-    addresses._opened._items.clear()
+    addresses._opened.clear()
     began(time.time())
     assert read_by(send(cleaned).reader(IDS)) == [500]
     anew.schema()
     rmtree(here["path"])
     lance.write_dataset(rows(600), here["path"])
-    addresses._opened._items.clear()
+    addresses._opened.clear()
     began(time.time())
     assert read_by(send(anew).reader(IDS)) == [600]
     began(0)
@@ -422,7 +422,7 @@ def test_a_version_of_a_table_that_was_made_anew_is_not_read(here: Place) -> Non
     reader = send(found.reader(IDS))
     rmtree(here["path"])
     lance.write_dataset(rows(500), here["path"])
-    addresses._opened._items.clear()
+    addresses._opened.clear()
     with pytest.raises(ConcurrentModificationError, match="made anew meanwhile; read it again"):
         reader.partitions()
 

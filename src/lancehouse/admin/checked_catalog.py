@@ -35,8 +35,8 @@ class CheckedCatalog(CatalogLister, Protocol):
     def format_id(self, id: Sequence[str]) -> str:
         """Format an id as the user types it."""
 
-    def ask(self, operation: str, request: Any) -> Any:
-        """Call an operation of the namespace client, and return its response."""
+    def call(self, operation: str, id: Sequence[str], **fields: Any) -> Any:
+        """Call an operation of the namespace client on a table or namespace, and return its response."""
 
     def translate_errors(self, id: Sequence[str], operation: str = "") -> AbstractContextManager[None]:
         """Translate exceptions raised inside the context to LanceNamespaceErrors."""

@@ -12,13 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from lance_namespace import (
-    CreateNamespaceRequest,
-    DeclareTableRequest,
-    DeregisterTableRequest,
-    DescribeTableRequest,
-    RegisterTableRequest,
-)
 from lance_namespace.errors import (
     InvalidInputError,
     InvalidTableStateError,
@@ -200,9 +193,10 @@ class Copier:
         """Raise if the target does not respond at all: otherwise every table would fail, one by one."""
         try:
             self.target.find_table(table)
-        except LanceNamespaceError as error:
-            if isinstance(error, ServiceUnavailableError | UnauthenticatedError):
-                raise
+        except (ServiceUnavailableError, UnauthenticatedError):
+            raise
+        except LanceNamespaceError:
+            pass  # about this table
 
     def _plan_table(self, table: Id) -> CopyStep:
         source_table = self.source.find_table(table)
@@ -227,11 +221,10 @@ class Copier:
             return replace(step, action=Action.SKIP, why="has no data")
         target_table = self.target.find_table(table)
         planned = self._plan_copy(step, target_table) if self.with_data else self._plan_entry(step, target_table)
-        return (
-            planned
-            if planned.action is not Action.CONFLICT or not self.replaces
-            else self._plan_replacement(planned, target_table)
-        )
+        if planned.action is Action.CONFLICT and self.replaces and isinstance(target_table, InspectedTable):
+            why = f"instead of the one at {target_table.location}, which stays"
+            return replace(planned, action=step.action, replaces=True, why=why)
+        return planned
 
     def _target_location(self, table: Id, location: str) -> str:
         if not self.with_data:
@@ -267,14 +260,6 @@ class Copier:
         if isinstance(target_table, ForeignTable):
             return f"{self.target.name} has a {target_table.kind} of that name"
         return f"{self.target.name} has another table of that name, at {target_table.location or 'no place'}"
-
-    def _plan_replacement(self, step: CopyStep, target_table: InspectedTable | ForeignTable | None) -> CopyStep:
-        if not isinstance(target_table, InspectedTable):
-            return step
-        action = Action.COPY if self.with_data else Action.REGISTER
-        return replace(
-            step, action=action, replaces=True, why=f"instead of the one at {target_table.location}, which stays"
-        )
 
     @property
     def _is_dir(self) -> bool:
@@ -347,27 +332,25 @@ class Copier:
         first = max(len(self.target.parent), self.target.inspector.catalog_levels) + 1
         for depth in range(first, len(table_id)):
             with suppress(NamespaceAlreadyExistsError):
-                self.target.catalog.ask(
-                    "create_namespace", CreateNamespaceRequest(id=list(table_id[:depth]), mode="ExistOk")
-                )
+                self.target.catalog.call("create_namespace", table_id[:depth], mode="ExistOk")
 
     def _register(self, step: CopyStep) -> None:
-        table = list(self.target.full_id(step.table))
+        table = self.target.full_id(step.table)
         location = self._path_below_root(step.location) or step.location if self._is_dir else step.location
         mode = "Create"
         if step.replaces:
             if self._is_dir:
-                self.target.catalog.ask("deregister_table", DeregisterTableRequest(id=table))
+                self.target.catalog.call("deregister_table", table)
             else:
                 mode = "Overwrite"
         properties = {**step.properties, **({MANAGED_BY: STORAGE} if step.is_managed and not self._is_dir else {})}
-        request = RegisterTableRequest(id=table, location=location, mode=mode, properties=properties or None)
-        self.target.catalog.ask("register_table", request)
+        fields = {"location": location, "mode": mode, "properties": properties or None}
+        self.target.catalog.call("register_table", table, **fields)
 
     def _copy_table(self, step: CopyStep, data: CopyData) -> CopyStep:
         table = self.target.full_id(step.table)
         if step.replaces:
-            self.target.catalog.ask("deregister_table", DeregisterTableRequest(id=list(table)))
+            self.target.catalog.call("deregister_table", table)
         target_table = None if step.replaces else self.target.find_table(step.table)
         if target_table is None:
             self._declare(step)
@@ -398,10 +381,8 @@ class Copier:
         own_properties = {MANAGED_BY: STORAGE, COPY_OF: step.location}
         properties = {**step.properties, **({} if self._is_dir else own_properties)}
         location = None if self._is_dir else step.target or None
-        request = DeclareTableRequest(
-            id=list(self.target.full_id(step.table)), location=location, properties=properties or None
-        )
-        self.target.catalog.ask("declare_table", request)
+        table = self.target.full_id(step.table)
+        self.target.catalog.call("declare_table", table, location=location, properties=properties or None)
 
     def _check_target_free(self, step: CopyStep, place: TableLocation) -> None:
         """Check that no other data, such as that of a dropped table, lies at the location of a new copy.
@@ -411,14 +392,13 @@ class Copier:
         """
         ref = TableRef.in_namespace(self.source.catalog.namespace, self.source.full_id(step.table))
         if table_copy.is_copy(ref, place) is False:
-            table = self.target.full_id(step.table)
-            self.target.catalog.ask("deregister_table", DeregisterTableRequest(id=list(table)))
+            self.target.catalog.call("deregister_table", self.target.full_id(step.table))
             raise InvalidTableStateError(
                 f"another dataset lies at {place.location}: remove it, or give another --root for {step.name}"
             )
 
     def _target_place(self, table: Id) -> TableLocation:
-        entry = self.target.catalog.ask("describe_table", DescribeTableRequest(id=list(table)))
+        entry = self.target.catalog.call("describe_table", table)
         return TableLocation(entry.location, entry.storage_options or {})
 
     def _manage_copy(self, step: CopyStep, table: Id) -> None:

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from urllib.parse import unquote
 
-from lance_namespace import DescribeNamespaceRequest
 from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
@@ -39,6 +38,7 @@ from lancehouse.admin.table_checks import (
 from lancehouse.catalog_walk import Id, walk_namespaces
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, inspector_for
 from lancehouse.credentials import SECRETS, canonical_options, merge_options
+from lancehouse.identifiers import quote_name
 from lancehouse.lake.dataset_files import list_datasets, relative_levels, split_location
 from lancehouse.lake.foreign_tables import is_directory
 from lancehouse.locations import local_folder
@@ -140,7 +140,7 @@ class Doctor:
         """Check that a namespace exists: some catalogs return an empty list for a missing one."""
         if len(id) > self._inspector.catalog_levels:
             with suppress(UnsupportedOperationError, InvalidInputError):
-                self.catalog.ask("describe_namespace", DescribeNamespaceRequest(id=list(id)))
+                self.catalog.call("describe_namespace", id)
 
     @property
     def _is_dir(self) -> bool:
@@ -157,15 +157,9 @@ class Doctor:
             if level == top:
                 raise
             self._is_incomplete = True
-            self._findings.append(
-                Finding(
-                    FindingKind.UNREADABLE,
-                    Severity.ERROR,
-                    self.catalog.format_id(level),
-                    f"its tables cannot be listed: {error}",
-                    self.catalog.shell.command("table", "list", self.catalog.format_id(level)),
-                )
-            )
+            what, name = f"its tables cannot be listed: {error}", self.catalog.format_id(level)
+            finding = self._finding(level, FindingKind.UNREADABLE, Severity.ERROR, what, "table", "list", name)
+            self._findings.append(finding)
             return []
 
     def _list_tables(self, namespace: Id) -> list[Id]:
@@ -324,10 +318,8 @@ class Doctor:
         if SECRETS & canonical_options(own).keys():
             return {}
         for inspected in self._tables.values():
-            if (
-                relative_levels(inspected.location, root) is not None
-                and SECRETS & canonical_options(inspected.storage_options).keys()
-            ):
+            has_secrets = SECRETS & canonical_options(inspected.storage_options).keys()
+            if has_secrets and relative_levels(inspected.location, root) is not None:
                 return merge_options(own, inspected.storage_options)
         return {}
 
@@ -346,20 +338,13 @@ class Doctor:
             namespace = (*top, "NAMESPACE")
         fitting = (*namespace, name.removesuffix(".lance"))
         table = self.catalog.format_id((*namespace, "NAME") if fitting in self._tables else fitting)
-        create_commands = [
-            self.catalog.shell.command("namespace", "create", self.catalog.format_id(namespace_id))
-            for namespace_id in missing
+        commands: list[tuple[str, ...]] = [
+            ("namespace", "create", self.catalog.format_id(namespace_id)) for namespace_id in missing
         ]
-        return " && ".join(
-            [
-                *create_commands,
-                self.catalog.shell.command("table", "register", table, self._location_to_register(place, root)),
-            ]
-        )
-
-    def _location_to_register(self, place: str, root: str) -> str:
-        """Return a location in the form that the catalog accepts: Lance's `dir` needs the part below its root."""
-        return "/".join(relative_levels(place, root) or ()) if self._is_dir else place
+        # Lance's `dir` needs the part of a location below its root.
+        location = "/".join(relative_levels(place, root) or ()) if self._is_dir else place
+        commands.append(("table", "register", table, location))
+        return " && ".join(self.catalog.shell.command(*words) for words in commands)
 
     def _find_fence(self, id: Id) -> Iterator[Finding]:
         """Yield a finding if the server takes no changes to a warehouse, or would not notice that it must not."""
@@ -417,7 +402,7 @@ class Doctor:
 
 def _gc_protection_command(id: Id) -> str:
     """Return the command that keeps Spark's Iceberg maintenance from deleting files of a table; the name is quoted."""
-    name = ".".join(f"`{level.replace('`', '``')}`" for level in id)
+    name = ".".join(map(quote_name, id))
     return shlex.join(["spark-sql", "-e", f"ALTER TABLE {name} SET TBLPROPERTIES ('gc.enabled'='false')"])
 
 
@@ -453,5 +438,5 @@ def _fix(finding: Finding, catalog: CheckedCatalog) -> Finding:
             finding.fix()
     except LanceNamespaceError as error:
         logger.debug("%s: cannot be repaired: %s", finding.about, error)
-        return finding.as_failed(str(error))
-    return finding.as_fixed()
+        return replace(finding, failure=str(error))
+    return replace(finding, is_fixed=True, failure="")

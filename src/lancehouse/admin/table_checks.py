@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
-from lance_namespace import DescribeTableVersionRequest, ListTableVersionsRequest
 from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
@@ -80,14 +79,6 @@ class Finding:
     def needs_action(self) -> bool:
         """Whether the user has to do something."""
         return self.severity is not Severity.NOTE and not self.is_fixed
-
-    def as_fixed(self) -> Finding:
-        """Return a copy that is marked as fixed."""
-        return replace(self, is_fixed=True, failure="")
-
-    def as_failed(self, why: str) -> Finding:
-        """Return a copy whose fix failed."""
-        return replace(self, failure=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +202,7 @@ class TableChecker:
     # Versions
 
     def _find_version_mismatches(self, entry: InspectedTable, names: list[str]) -> Iterator[Finding]:
-        if not entry.is_managed:
-            return
-        if not self._mismatched_versions(entry, names):
+        if not entry.is_managed or not self._mismatched_versions(entry, names):
             return
         fresh = self._inspect_again()  # a commit may have come between the two reads
         if fresh is None:
@@ -245,19 +234,15 @@ class TableChecker:
 
     def _catalog_versions(self) -> Versions:
         """Return the latest version that the catalog lists through the namespace interface."""
-        request = ListTableVersionsRequest(id=list(self.id), limit=1, descending=True)
-        versions = self.catalog.ask("list_table_versions", request).versions
+        versions = self.catalog.call("list_table_versions", self.id, limit=1, descending=True).versions
         return {None: versions[0].version} if versions else {}
 
     def _is_unpublished(self, entry: InspectedTable) -> bool:
         """Return whether the manifest of the last accepted version is still staged instead of published."""
         files = ManifestStore(entry.location, entry.storage_options)
-        unpublished = [
-            staged
-            for staged, final in entry.accepted_manifests.items()
-            if not files.exists(final) and files.exists(staged)
-        ]
-        return bool(unpublished)
+        return any(
+            not files.exists(final) and files.exists(staged) for staged, final in entry.accepted_manifests.items()
+        )
 
     def _unpublished_finding(self, entry: InspectedTable) -> Finding:
         what = f"version {(entry.versions or {}).get(None)} was accepted, but its manifest is not in its place yet"
@@ -265,7 +250,7 @@ class TableChecker:
         return replace(finding, fix=self._publish)
 
     def _publish(self) -> None:
-        self.catalog.ask("describe_table_version", DescribeTableVersionRequest(id=list(self.id)))
+        self.catalog.call("describe_table_version", self.id)
 
     def _version_mismatch_finding(
         self, entry: InspectedTable, branch: str | None, accepted: int | None, stored: int | None

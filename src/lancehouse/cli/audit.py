@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import COUNT, confirm, parse_id, requires_extra, with_yes
-from lancehouse.cli.output import OutputColumn, format_count
-from lancehouse.cli.principal import with_db
+from lancehouse.cli.options import COUNT, confirm, open_database, parse_id, requires_extra, with_db, with_yes
+from lancehouse.cli.output import format_count, output_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +21,7 @@ if TYPE_CHECKING:
     from lancehouse.store.database import Database
     from lancehouse.store.model import AuditRow
 
-CHANGES = (
-    OutputColumn("time", "When"),
-    OutputColumn("principal", "Who"),
-    OutputColumn("peer", "From"),
-    OutputColumn("action", "Action"),
-    OutputColumn("what", "What"),
-    OutputColumn("change", "Change"),
-)
+CHANGES = output_columns(time="When", principal="Who", peer="From", action="Action", what="What", change="Change")
 PAGE = 1000
 
 
@@ -77,7 +69,7 @@ def audit(
         from lancehouse.catalog.audit import AuditFilter, to_json
     app: CliContext = ctx.obj
     wanted = AuditFilter(warehouse, tuple(namespace) or None, name, principal, action, since or 0, until)
-    with _open(db) as database:
+    with open_database(db) as database:
         if json_lines:
             for row in _read(database, wanted, None):
                 click.echo(json.dumps(to_json(row), ensure_ascii=False))
@@ -101,21 +93,11 @@ def prune(app: CliContext, db: str | None, before: int, yes: bool) -> None:
     if (moment.day, moment.hour, moment.minute, moment.second, moment.microsecond) != (1, 0, 0, 0, 0):
         raise click.BadParameter("the audit is kept by whole months: give one such as 2026-01", param_hint="--before")
     confirm(app, f"Delete all changes before {moment:%Y-%m} from the audit? This is final.", yes=yes)
-    with _open(db) as database:
+    with open_database(db) as database:
         from lancehouse.store.audit import delete_changes
 
         deleted = database.write(lambda tx: delete_changes(tx, before))
-    app.output.record("", {"before": f"{moment:%Y-%m}", "deleted": deleted})
-
-
-def _open(url: str | None) -> Any:
-    from contextlib import closing
-
-    with requires_extra("server"):
-        from lancehouse.catalog.bootstrap import open_database
-    from lancehouse.settings import default_db
-
-    return closing(open_database(url or default_db()))
+    app.output.record({"before": f"{moment:%Y-%m}", "deleted": deleted})
 
 
 def _read(database: Database, wanted: AuditFilter, limit: int | None) -> Iterator[AuditRow]:

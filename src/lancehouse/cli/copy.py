@@ -10,14 +10,14 @@ import click
 
 from lancehouse.cli.local_spark import progress_callback, session, with_cores
 from lancehouse.cli.options import confirm, open_side, parse_required_name, with_namespace, with_side, with_yes
-from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
+from lancehouse.cli.output import FAILED, format_count, format_names, format_size, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.admin.copy import Copier, CopyStep, Difference
     from lancehouse.cli.main import CliContext
 
 FAIL, SKIP, REPLACE = "fail", "skip", "replace"
-STEPS = (OutputColumn("table", "Table"), OutputColumn("action", "Action"), OutputColumn("words", "What"))
+STEPS = output_columns(table="Table", action="Action", words="What")
 
 
 def parse_ids(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -193,7 +193,7 @@ def diff(ctx: click.Context, first: str, second: str, namespace: tuple[str, ...]
     with app.output.progress(f"comparing {first} and {second}") as progress:
         comparison = compare(one, other, namespace, ignored, progress.count)
     rows = [_difference_row(difference, first, second) for difference in comparison.different]
-    columns = (OutputColumn("table", "Table"), OutputColumn("result", "Where"), OutputColumn("words", "What differs"))
+    columns = output_columns(table="Table", result="Where", words="What differs")
     counts = {
         "same": comparison.same,
         "only_in_a": sum(not difference.is_in_second for difference in comparison.different),

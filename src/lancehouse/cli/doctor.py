@@ -13,18 +13,15 @@ import click
 from lancehouse.cli.local_spark import parse_age
 from lancehouse.cli.namespace import parse_namespace
 from lancehouse.cli.options import confirm, with_client, with_yes
-from lancehouse.cli.output import FAILED, OutputColumn, format_count
+from lancehouse.cli.output import FAILED, format_count, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.admin.table_checks import DoctorReport, Finding
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
 
-FINDINGS = (
-    OutputColumn("number", "#", is_number=True),
-    OutputColumn("severity", "Severity"),
-    OutputColumn("about", "Table or place"),
-    OutputColumn("words", "What is wrong"),
+FINDINGS = output_columns(
+    number="#", severity="Severity", about="Table or place", words="What is wrong", numbers=("number",)
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lancehouse.cli.local_spark import JobWork, with_work
-from lancehouse.cli.options import parse_properties, parse_required_id
+from lancehouse.cli.options import parse_required_id, with_columns, with_pairs
 
 FORMATS = ("parquet", "csv", "json", "arrow", "images", "iceberg")
 MODES = ("append", "overwrite", "create")
@@ -33,31 +33,15 @@ ICEBERG = "iceberg"
     show_default=True,
     help="Whether appended rows may add columns and widen types.",
 )
-@click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")
-@click.option(
-    "--option",
-    "format_options",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=parse_properties,
-    help="Of the format: delimiter=';', encoding=latin-1, …; repeat it for each.",
-)
-@click.option(
+@with_columns
+@with_pairs("--option", "format_options", help="Of the format: delimiter=';', encoding=latin-1, …; repeat it for each.")
+@with_pairs(
     "--type",
     "types",
     metavar="COLUMN=TYPE",
-    multiple=True,
-    callback=parse_properties,
     help="Type of a CSV or JSON column, as in Spark SQL: zip=string; repeat it for each.",
 )
-@click.option(
-    "--source-option",
-    "options",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=parse_properties,
-    help="Of the source's storage, or of Iceberg's catalog; repeat it for each.",
-)
+@with_pairs("--source-option", "options", help="Of the source's storage, or of Iceberg's catalog; repeat it for each.")
 @click.option("--run", metavar="TEXT", help="Id of the run: repeating a completed run adds nothing.")
 @with_work
 def ingest(
@@ -97,7 +81,7 @@ def ingest(
             schema_mode=schema_mode,
         )
     rows = TableRef.in_namespace(work.connect_client(), table, version=version).open().count_rows()
-    work.app.output.record("", {"table": work.format_id(table), "version": version, "rows": rows})
+    work.app.output.record({"table": work.format_id(table), "version": version, "rows": rows})
 
 
 def check_inputs(work: JobWork, table: tuple[str, ...], sources: tuple[str, ...]) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from lancehouse.suggestions import find_close
-
-if TYPE_CHECKING:
-    from lancehouse.cli.main import CliContext
 
 KINDS = ("text", "json")
 """Output formats of commands."""
@@ -108,14 +105,12 @@ class LazyGroup(click.Group):
 
 
 class GlobalOption(click.Option):
-    """An option that applies to the whole program, before or after a command's name; the last one given wins."""
+    """An option that sets an attribute of the CliContext, before or after a command's name; the last one wins."""
 
-    def __init__(
-        self, names: Sequence[str], *, apply: Callable[[CliContext, Any], None], is_shown: bool = False, **named: Any
-    ) -> None:
+    def __init__(self, names: Sequence[str], *, attribute: str, is_shown: bool = False, **named: Any) -> None:
         def on_value(ctx: click.Context, _: click.Parameter, value: Any) -> None:
             if value and ctx.obj is not None:
-                apply(ctx.obj, value)
+                setattr(ctx.obj, attribute, value)
 
         super().__init__(names, expose_value=False, is_eager=True, callback=on_value, **named)
         self._is_shown = is_shown
@@ -137,18 +132,6 @@ def complete_catalog(_ctx: click.Context, _param: click.Parameter, incomplete: s
         return []
 
 
-def _set_catalog(app: CliContext, name: str) -> None:
-    app.catalog = name
-
-
-def _set_kind(app: CliContext, kind: str) -> None:
-    app.kind = kind
-
-
-def _set_debug(app: CliContext, _: bool) -> None:
-    app.debug = True
-
-
 class CatalogOption(GlobalOption):
     """The option `--catalog`; commands that work on a catalog show it in their help."""
 
@@ -156,7 +139,7 @@ class CatalogOption(GlobalOption):
         super().__init__(
             names,
             metavar="NAME",
-            apply=_set_catalog,
+            attribute="catalog",
             shell_complete=complete_catalog,
             help=CATALOG,
             is_shown=is_shown,
@@ -168,8 +151,8 @@ def with_global_options(command: click.Command) -> click.Command:
     """Return a copy of a command that also accepts the global options after its name."""
     is_group = isinstance(command, click.Group)
     existing = {name for param in command.params for name in param.opts}
-    output = GlobalOption(["--output"], type=click.Choice(KINDS), apply=_set_kind)
-    debug = GlobalOption(["--debug"], is_flag=True, apply=_set_debug)
+    output = GlobalOption(["--output"], type=click.Choice(KINDS), attribute="kind")
+    debug = GlobalOption(["--debug"], is_flag=True, attribute="debug")
     options = (output, debug, *([CatalogOption(["--catalog"], is_shown=False)] if is_group else ()))
     extended = copy(command)
     extended.params = [*command.params, *(option for option in options if not existing.intersection(option.opts))]

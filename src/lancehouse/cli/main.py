@@ -200,7 +200,7 @@ def version(app: CliContext) -> None:
     from importlib.metadata import version as version_of
 
     packages = {name: version_of(name) for name in ("lancehouse", "pylance", "lance-namespace", "pyarrow")}
-    app.output.record("", {**packages, "python": platform.python_version()})
+    app.output.record({**packages, "python": platform.python_version()})
 
 
 @main.command()

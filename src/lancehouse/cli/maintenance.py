@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import parse_properties, parse_required_id, parse_required_name, requires_extra, with_client
-from lancehouse.cli.output import OutputColumn
+from lancehouse.cli.options import (
+    open_database,
+    parse_properties,
+    parse_required_id,
+    parse_required_name,
+    requires_extra,
+    with_client,
+    with_config,
+    with_db,
+)
+from lancehouse.cli.output import output_columns
 
 if TYPE_CHECKING:
     from lancehouse.catalog.maintenance import Maintenance
@@ -19,20 +28,10 @@ if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
     from lancehouse.maintenance_policy import Level
 
-VALUES = (
-    OutputColumn("key", "Property"),
-    OutputColumn("value", "Value"),
-    OutputColumn("source", "Comes from"),
-    OutputColumn("help", "What it is"),
-)
+VALUES = output_columns(key="Property", value="Value", source="Comes from", help="What it is")
 
 with_name = click.argument("name", metavar="ID", callback=parse_required_id)
-with_config = click.option(
-    "--config",
-    metavar="FILE",
-    envvar="LANCEHOUSE_SERVER_CONFIG",
-    help="The server's file, which has the policies of warehouses and backends.",
-)
+with_policies = with_config("The server's file, which has the policies of warehouses and backends.")
 
 
 @click.group(cls=LazyGroup)
@@ -77,12 +76,12 @@ def set_policy(
     check_properties(updates)
     with client.translate_errors(name):
         kind = change_properties(client.namespace, name, updates, keys)
-    app.output.record("", {kind: client.format_id(name), "set": updates, "unset": keys})
+    app.output.record({kind: client.format_id(name), "set": updates, "unset": keys})
 
 
 @maintenance.command()
 @with_name
-@with_config
+@with_policies
 @with_client
 @click.pass_obj
 def show(app: CliContext, name: tuple[str, ...], config: str | None, client: Client) -> None:
@@ -118,9 +117,6 @@ def _configured_levels(config: str | None, name: Sequence[str]) -> list[Level]:
     return [(f"{name[0]} in {config}", properties)]
 
 
-with_db = click.option(
-    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
-)
 with_warehouses = click.option(
     "--warehouse",
     "warehouses",
@@ -137,7 +133,7 @@ with_warehouses = click.option(
 @click.option("--endpoint", metavar="URL", help="The server as Spark's tasks reach it: https://…/iceberg.")
 @click.option("--token", metavar="TOKEN", envvar="LANCEHOUSE_TOKEN", help="Token of a writer, for Spark's tasks.")
 @with_warehouses
-@with_config
+@with_policies
 @with_db
 def worker(
     threads: int,
@@ -162,23 +158,17 @@ def worker(
         run_worker(settings, find_warehouses(settings), threads, stop, chooser)
 
 
-TABLES = (
-    OutputColumn("table", "Table"),
-    OutputColumn("state", "State"),
-    OutputColumn("due", "Due"),
-    OutputColumn("why", "Why"),
-    OutputColumn("error", "Last failure"),
-)
-RUNS = (
-    OutputColumn("ended", "When"),
-    OutputColumn("table", "Table"),
-    OutputColumn("operation", "What"),
-    OutputColumn("outcome", "Result"),
-    OutputColumn("message", "Done"),
-    OutputColumn("why", "Why"),
-    OutputColumn("bytes_before", "Bytes before"),
-    OutputColumn("bytes_after", "Bytes after"),
-    OutputColumn("bytes_removed", "Bytes deleted"),
+TABLES = output_columns(table="Table", state="State", due="Due", why="Why", error="Last failure")
+RUNS = output_columns(
+    ended="When",
+    table="Table",
+    operation="What",
+    outcome="Result",
+    message="Done",
+    why="Why",
+    bytes_before="Bytes before",
+    bytes_after="Bytes after",
+    bytes_removed="Bytes deleted",
 )
 
 
@@ -186,18 +176,13 @@ RUNS = (
 def open_maintenance(db: str | None) -> Iterator[Maintenance]:
     """Open the maintenance of a catalog by its database."""
     with requires_extra("server"):
-        from lancehouse.catalog.bootstrap import open_database
         from lancehouse.catalog.maintenance import Maintenance
         from lancehouse.catalog.warehouses import Warehouse
         from lancehouse.store.repository import list_warehouses
-    from lancehouse.settings import default_db
 
-    database = open_database(db or default_db())
-    try:
+    with open_database(db) as database:
         known = database.read(list_warehouses)
         yield Maintenance(database, [Warehouse(row.id, row.name, row.location) for row in known])
-    finally:
-        database.close()
 
 
 @maintenance.command()
@@ -252,4 +237,4 @@ def run(app: CliContext, name: tuple[str, ...], operations: tuple[str, ...], db:
         from lancehouse.identifiers import format_levels
 
         chosen = service.request(Caller(ANYBODY), name[0], name[1:], operations)
-    app.output.record("", {"table": format_levels(name), "operations": list(chosen)})
+    app.output.record({"table": format_levels(name), "operations": list(chosen)})

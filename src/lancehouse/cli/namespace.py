@@ -16,13 +16,13 @@ from lancehouse.cli.options import (
     with_set,
     with_yes,
 )
-from lancehouse.cli.output import OutputColumn, format_count
+from lancehouse.cli.output import format_count, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
 
-NAMESPACES = (OutputColumn("namespace", "Namespace"),)
+NAMESPACES = output_columns(namespace="Namespace")
 
 with_namespace_id = click.argument("namespace", metavar="ID", callback=parse_required_id)
 
@@ -87,7 +87,7 @@ def describe(app: CliContext, namespace: tuple[str, ...], client: Client) -> Non
 def _show(app: CliContext, client: Client, namespace: tuple[str, ...], properties: dict[str, str] | None) -> None:
     from lancehouse.secrets import redact_properties
 
-    app.output.record("", {"namespace": client.format_id(namespace), "properties": redact_properties(properties)})
+    app.output.record({"namespace": client.format_id(namespace), "properties": redact_properties(properties)})
 
 
 @namespace.command()
@@ -101,4 +101,4 @@ def drop(app: CliContext, namespace: tuple[str, ...], cascade: bool, yes: bool, 
     namespace_text = client.format_id(namespace)
     confirm(app, f"Drop the namespace {namespace_text}{' and all that is in it' if cascade else ''}?", yes=yes)
     client.drop_namespace(namespace, cascade=cascade)
-    app.output.record("", {"dropped": namespace_text})
+    app.output.record({"dropped": namespace_text})

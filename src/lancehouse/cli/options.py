@@ -10,8 +10,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.admin.copy import NamedCatalog
+    from lancehouse.cli.client import Client
     from lancehouse.cli.main import CliContext
     from lancehouse.connection import Connection
+    from lancehouse.store.database import Database
 
 
 Command = Callable[..., Any]
@@ -109,15 +111,35 @@ def parse_properties(ctx: click.Context, param: click.Parameter, values: Sequenc
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-with_properties = click.option(
-    "--property",
-    "properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=parse_properties,
-    help="Property of the client, such as endpoint=URL. Repeatable.",
+def with_pairs(*names: str, help: str, metavar: str = "KEY=VALUE") -> Command:
+    """Return a repeatable option whose values are KEY=VALUE; the command gets them as a dict."""
+    return click.option(*names, metavar=metavar, multiple=True, callback=parse_properties, help=help)
+
+
+with_properties = with_pairs(
+    "--property", "properties", help="Property of the client, such as endpoint=URL. Repeatable."
 )
+with_columns = click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")
 with_table = click.argument("table", metavar="ID", callback=parse_required_id)
+with_db = click.option(
+    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
+)
+
+
+def with_config(help: str) -> Command:
+    """Return the option `--config`: the file of the catalog server."""
+    return click.option("--config", metavar="FILE", envvar="LANCEHOUSE_SERVER_CONFIG", help=help)
+
+
+@contextmanager
+def open_database(url: str | None) -> Iterator[Database]:
+    """Open the database of a catalog server, which is created if it does not exist."""
+    with requires_extra("server"):
+        from lancehouse.catalog import bootstrap
+    from lancehouse.settings import default_db
+
+    with closing(bootstrap.open_database(url or default_db())) as database:
+        yield database
 
 
 def find_named_catalog(ctx: click.Context) -> Connection | None:
@@ -137,23 +159,24 @@ def get_catalog(ctx: click.Context) -> Connection:
     Raises:
         UsageError: both `--impl` and a catalog are given.
     """
+    from lancehouse import CATALOGS
     from lancehouse.connection import Connection
-    from lancehouse.named_catalogs import CLASS_PATHS, ICEBERG
+    from lancehouse.named_catalogs import ICEBERG
 
     impl: str | None = ctx.params.get("impl")
     if impl is None:
-        return find_named_catalog(ctx) or Connection(CLASS_PATHS[ICEBERG])
+        return find_named_catalog(ctx) or Connection(CATALOGS[ICEBERG])
     if ctx.obj.catalog:
         raise click.UsageError(
             f"the catalog {ctx.obj.catalog} (--catalog or LANCEHOUSE_CATALOG) has an implementation: "
             "leave --impl out, or the catalog",
             ctx,
         )
-    return Connection(CLASS_PATHS.get(impl, impl))
+    return Connection(CATALOGS.get(impl, impl))
 
 
-def connect(target: Connection) -> LanceNamespace:
-    """Create the client of a catalog; errors name the catalog, if it has a name.
+def connect(target: Connection, name: str | None = None) -> LanceNamespace:
+    """Create the client of a catalog; errors have its name, by default that of the one that the command works on.
 
     Raises:
         InvalidInputError: there is no such client, or it does not accept these properties.
@@ -166,7 +189,8 @@ def connect(target: Connection) -> LanceNamespace:
         from lancehouse.lake.errors import clean_message
 
         ctx = click.get_current_context()
-        name = None if ctx.params.get("impl") else ctx.obj.catalog or ctx.obj.config.default
+        if name is None and not ctx.params.get("impl"):
+            name = ctx.obj.catalog or ctx.obj.config.default
         words = clean_message(CONSTRUCTING.sub("", str(error)))
         raise InvalidInputError(f"catalog {name}: {words}" if name else words) from None
 
@@ -208,69 +232,46 @@ def with_client(command: Command) -> Command:
     @with_target
     @wraps(command)
     def wrapper(*arguments: Any, target: Connection, **options: Any) -> Any:
-        from lancehouse.cli.client import Client
-        from lancehouse.lake.foreign_tables import with_storage_options
-
-        namespace = with_storage_options(connect(target), target.properties)
-        client = Client(namespace, target, create_shell(click.get_current_context(), target))
+        client = create_client(target, create_shell(click.get_current_context(), target))
         return command(*arguments, client=client, **options)
 
     return wrapper
 
 
+def create_client(target: Connection, shell: Shell, name: str | None = None) -> Client:
+    """Connect to a catalog."""
+    from lancehouse.cli.client import Client
+    from lancehouse.lake.foreign_tables import with_storage_options
+
+    return Client(with_storage_options(connect(target, name), target.properties), target, shell)
+
+
 def create_shell(ctx: click.Context, target: Connection) -> Shell:
     """Return how commands on the same catalog start and end, without secrets."""
-    import shlex
-
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.secrets import redact_properties
 
     impl: str | None = ctx.params.get("impl")
     name = None if impl else ctx.obj.catalog or ctx.obj.config.default
     properties = redact_properties(ctx.params.get("properties") or {} if name else target.properties)
-    words = [
-        *(["--impl", impl] if impl else []),
-        *(word for pair in properties.items() for word in _property_option(*pair)),
-    ]
+    words = ["--impl", impl] if impl else []
+    for key, value in properties.items():
+        words += ["--property", f"{key}={value}"]
     explicit = f"lancehouse --catalog {shlex.quote(ctx.obj.catalog)}" if name and ctx.obj.catalog else "lancehouse"
     return Shell(explicit, shlex.join(words))
 
 
-def _property_option(key: str, value: str) -> tuple[str, str]:
-    return "--property", f"{key}={value}"
-
-
-def with_set(what: str) -> Callable[[Command], Command]:
+def with_set(what: str) -> Command:
     """Add the option `--set` for properties of the object that a command creates."""
-    return click.option(
-        "--set",
-        "stored",
-        metavar="KEY=VALUE",
-        multiple=True,
-        callback=parse_properties,
-        help=f"A property of the {what}; repeat it for each.",
-    )
+    return with_pairs("--set", "stored", help=f"A property of the {what}; repeat it for each.")
 
 
 VERSION = click.IntRange(1, 2**63 - 1)
 COUNT = click.IntRange(1, 2**31 - 1)
 
 
-@dataclass(frozen=True)
-class VersionOptions:
-    """A version by its number or by a tag; the latest if neither is given."""
-
-    version: int | None
-    tag: str | None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for `Client.open_table`."""
-        return {"version": self.version, "tag": self.tag}
-
-
 def with_version_options(command: Command) -> Command:
-    """Add `--version` and `--tag` to a command, which gets them as `at`."""
+    """Add `--version` and `--tag` to a command, which gets them as `at`: keyword arguments for `Client.open_table`."""
 
     @click.option("--version", type=VERSION, metavar="N", help="Version to read; default: the latest.")
     @click.option("--tag", metavar="NAME", help="Tag of the version to read.")
@@ -278,7 +279,7 @@ def with_version_options(command: Command) -> Command:
     def wrapper(*arguments: Any, version: int | None, tag: str | None, **options: Any) -> Any:
         if version is not None and tag is not None:
             raise click.UsageError("give --version or --tag, not both")
-        return command(*arguments, at=VersionOptions(version, tag), **options)
+        return command(*arguments, at={"version": version, "tag": tag}, **options)
 
     return wrapper
 
@@ -321,19 +322,9 @@ def open_side(app: CliContext, name: str) -> NamedCatalog:
     Raises:
         InvalidInputError: there is no catalog of that name, or its configuration is invalid.
     """
-    from lance_namespace.errors import InvalidInputError
-
     from lancehouse.admin.checked_catalog import Shell
     from lancehouse.admin.copy import NamedCatalog
-    from lancehouse.cli.client import Client
-    from lancehouse.lake.foreign_tables import with_storage_options
 
     os.environ.setdefault("LANCE_LOG", "error")  # before pylance is imported, which logs warnings on stderr
-    target = app.config.catalog(name)
-    try:
-        shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
-        return NamedCatalog(name, Client(with_storage_options(target.connect(), target.properties), target, shell))
-    except InvalidInputError as error:
-        from lancehouse.lake.errors import clean_message
-
-        raise InvalidInputError(f"catalog {name}: {clean_message(CONSTRUCTING.sub('', str(error)))}") from None
+    shell = Shell(f"lancehouse --catalog {shlex.quote(name)}")
+    return NamedCatalog(name, create_client(app.config.catalog(name), shell, name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,6 +59,11 @@ class OutputColumn:
     """Whether the value must not be cut, because a part of it would mislead."""
 
 
+def output_columns(numbers: Collection[str] = (), **titles: str) -> tuple[OutputColumn, ...]:
+    """Return columns by their keys and titles; those in `numbers` hold numbers."""
+    return tuple(OutputColumn(key, title, is_number=key in numbers) for key, title in titles.items())
+
+
 class ProgressDisplay:
     """Progress of a command; this base class displays nothing."""
 
@@ -75,12 +80,19 @@ class Output(ABC):
     """How commands print their results."""
 
     @abstractmethod
-    def record(self, title: str, fields: Row) -> None:
-        """Print one object and its fields."""
+    def record(self, fields: Row) -> None:
+        """Print one object: its fields."""
 
     @abstractmethod
     def table(
-        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
+        self,
+        columns: Sequence[OutputColumn],
+        rows: Sequence[Row],
+        summary: Row,
+        words: str,
+        *,
+        name: str = "rows",
+        is_data: bool = False,
     ) -> None:
         """Print a list of objects.
 
@@ -90,25 +102,7 @@ class Output(ABC):
             summary: fields about the whole list, for JSON.
             words: the same as a sentence, for text.
             name: the key of the list in JSON.
-        """
-
-    @abstractmethod
-    def rows(
-        self,
-        columns: Sequence[OutputColumn],
-        display_rows: Callable[[], Sequence[Row]],
-        values: Callable[[], Sequence[Row]],
-        summary: Row,
-        words: str,
-    ) -> None:
-        """Print rows of data, with any number of columns.
-
-        Args:
-            columns: of the data.
-            display_rows: returns the values for text, shortened.
-            values: returns the values for JSON, complete.
-            summary: fields about all rows, for JSON.
-            words: the same as a sentence, for text.
+            is_data: whether these are rows of data, with any number of columns: a terminal shows those that fit.
         """
 
     @abstractmethod
@@ -133,9 +127,7 @@ class TextOutput(Output):
         self._out = Console(highlight=False, emoji=False)
         self._err = Console(stderr=True, highlight=False, emoji=False)
 
-    def record(self, title: str, fields: Row) -> None:
-        if title:
-            self._out.print(title, style="bold", markup=False)
+    def record(self, fields: Row) -> None:
         self._print_fields(fields, "")
 
     def _print_fields(self, fields: Row, indent: str) -> None:
@@ -151,23 +143,22 @@ class TextOutput(Output):
         self._out.print(strip_control(text), soft_wrap=True, markup=False)
 
     def table(
-        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
-    ) -> None:
-        if rows:
-            self._out.print(_render_table(columns, rows))
-        self._print_line(words)
-
-    def rows(
         self,
         columns: Sequence[OutputColumn],
-        display_rows: Callable[[], Sequence[Row]],
-        values: Callable[[], Sequence[Row]],
+        rows: Sequence[Row],
         summary: Row,
         words: str,
+        *,
+        name: str = "rows",
+        is_data: bool = False,
     ) -> None:
-        rows = display_rows()
-        most, fitting = _fit_columns(columns, rows, self._out.width)
-        self.table(fitting, [_truncate_row(row, fitting, most) for row in rows], summary, words)
+        fitting = columns
+        if is_data:
+            most, fitting = _fit_columns(columns, rows, self._out.width)
+            rows = [_truncate_row(row, fitting, most) for row in rows]
+        if rows:
+            self._out.print(_render_table(fitting, rows))
+        self._print_line(words)
         if left_out := [column.title for column in columns[len(fitting) :]]:
             more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
             self._print_line(
@@ -193,23 +184,20 @@ class TextOutput(Output):
 class JsonOutput(Output):
     """Output for programs: one JSON document on stdout."""
 
-    def record(self, title: str, fields: Row) -> None:
+    def record(self, fields: Row) -> None:
         _print_json(fields)
 
     def table(
-        self, columns: Sequence[OutputColumn], rows: Sequence[Row], summary: Row, words: str, *, name: str = "rows"
-    ) -> None:
-        _print_json({**summary, name: list(rows)})
-
-    def rows(
         self,
         columns: Sequence[OutputColumn],
-        display_rows: Callable[[], Sequence[Row]],
-        values: Callable[[], Sequence[Row]],
+        rows: Sequence[Row],
         summary: Row,
         words: str,
+        *,
+        name: str = "rows",
+        is_data: bool = False,
     ) -> None:
-        _print_json({**summary, "rows": list(values())})
+        _print_json({**summary, name: list(rows)})
 
     def error(self, sentence: str, hints: Sequence[str] = ()) -> None:
         document = {"error": sentence, **({"hints": list(hints)} if hints else {})}
@@ -263,17 +251,9 @@ def _create_bar(console: Console) -> Bar:
         def render(self, task: Task) -> RenderableType:
             return Words.from_markup(task.description, overflow="ellipsis")
 
-    description, bar = (
-        DescriptionColumn(Place(ratio=1, no_wrap=True)),
-        BarColumn(20, complete_style="green", finished_style="green"),
-    )
-    columns = (
-        SpinnerColumn(),
-        description,
-        DeterminateColumn(bar),
-        DeterminateColumn(MofNCompleteColumn()),
-        TimeElapsedColumn(),
-    )
+    description = DescriptionColumn(Place(ratio=1, no_wrap=True))
+    bar = DeterminateColumn(BarColumn(20, complete_style="green", finished_style="green"))
+    columns = (SpinnerColumn(), description, bar, DeterminateColumn(MofNCompleteColumn()), TimeElapsedColumn())
     # rich must not replace sys.stderr and sys.stdout: `quiet_session` redirects stderr itself in the meantime.
     return Bar(*columns, console=console, transient=True, expand=True, redirect_stderr=False, redirect_stdout=False)
 

@@ -8,52 +8,42 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import parse_id, parse_required_name, requires_extra
-from lancehouse.cli.output import OutputColumn, format_count, format_time
+from lancehouse.cli.options import (
+    Command,
+    open_database,
+    parse_id,
+    parse_required_name,
+    requires_extra,
+    with_config,
+    with_db,
+)
+from lancehouse.cli.output import format_count, format_time, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.catalog.callers import Grant
-    from lancehouse.catalog.principals import Credential, Principals
+    from lancehouse.catalog.principals import Credential, Group, Principal
+    from lancehouse.catalog.principals import Principals as CatalogPrincipals
     from lancehouse.cli.main import CliContext
     from lancehouse.cli.remote_principals import RemotePrincipals
 
+    Principals = CatalogPrincipals | RemotePrincipals
+
 ROLES = ("reader", "writer", "admin")
 
-PRINCIPALS = (
-    OutputColumn("name", "Name"),
-    OutputColumn("client_id", "Client id"),
-    OutputColumn("roles", "May act as"),
-    OutputColumn("created", "Created"),
-)
-TOKENS = (OutputColumn("label", "Label"), OutputColumn("created", "Created"), OutputColumn("expires", "Expires"))
-GROUPS = (OutputColumn("name", "Name"), OutputColumn("roles", "May act as"), OutputColumn("created", "Created"))
-ACCESS = (
-    OutputColumn("principal", "Principal"),
-    OutputColumn("role", "Role"),
-    OutputColumn("granted_on", "Granted on"),
-    OutputColumn("group", "Through group"),
-)
-SERVER = "lancehouse.server"
-"""Where `--server` is kept while a command runs."""
+PRINCIPALS = output_columns(name="Name", client_id="Client id", roles="May act as", created="Created")
+TOKENS = output_columns(label="Label", created="Created", expires="Expires")
+GROUPS = output_columns(name="Name", roles="May act as", created="Created")
+ACCESS = output_columns(principal="Principal", role="Role", granted_on="Granted on", group="Through group")
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
-Command = Callable[..., Any]
-
-with_db = click.option(
-    "--db", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
-)
 with_warehouse = click.option("--warehouse", metavar="NAME", help="Only in this warehouse; default: in all.")
-with_config = click.option(
-    "--config",
-    metavar="FILE",
-    envvar="LANCEHOUSE_SERVER_CONFIG",
-    help="The server's file: roles can be granted on the backends that it names too.",
-)
+with_backends = with_config("The server's file: roles can be granted on the backends that it names too.")
 with_namespace = click.option(
     "--namespace", metavar="ID", default="", callback=parse_id, help="Only there and below: a.b or a.`b.c`."
 )
@@ -108,46 +98,45 @@ def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None
     return int((time.time() + int(found[1]) * UNITS[found[2]]) * 1000)
 
 
-def store_server(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-    """Keep what `--server` names for `open_principals`."""
-    ctx.meta[SERVER] = value
+def with_principals(command: Command) -> Command:
+    """Add the options that say whose principals they are, those of a database or of a running server.
 
+    The command gets them as `principals`.
+    """
 
-def with_store(command: Command) -> Command:
-    """Add the options that say whose principals they are: those of a database, or of a running server."""
-    with_server = click.option(
+    @with_db
+    @click.option(
         "--server",
         metavar="URL",
         envvar="LANCEHOUSE_SERVER",
-        expose_value=False,
-        callback=store_server,
         help="Ask a running server: its URL, or a catalog of ~/.lancehouse.yaml.",
     )
-    return with_db(with_server(command))
+    @wraps(command)
+    def wrapper(*arguments: Any, db: str | None, server: str | None, config: str | None = None, **options: Any) -> Any:
+        with open_principals(db, server, config) as principals:
+            return command(*arguments, principals=principals, **options)
+
+    return wrapper
 
 
 @contextmanager
-def open_principals(url: str | None, config: str | None = None) -> Iterator[Principals | RemotePrincipals]:
+def open_principals(
+    db: str | None, server: str | None, config: str | None
+) -> Iterator[CatalogPrincipals | RemotePrincipals]:
     """Open the principals of a server, or of a database, which is created if it does not exist."""
     with requires_extra("server"):
-        from lancehouse.catalog.bootstrap import open_database
-        from lancehouse.catalog.principals import Principals
+        from lancehouse.catalog.principals import Principals as CatalogPrincipals
         from lancehouse.server.settings import configured_names
-    from lancehouse.settings import default_db
 
     ctx = click.get_current_context()
-    if (server := ctx.meta.get(SERVER)) is not None:
-        if url is not None and ctx.get_parameter_source("db") is click.core.ParameterSource.COMMANDLINE:
+    if server is not None:
+        if db is not None and ctx.get_parameter_source("db") is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError("--db or --server: principals are changed in one of them")
         with closing(connect_server(ctx, server)) as remote:
             yield remote
         return
-    configured = configured_names(config) if config else ()
-    database = open_database(url or default_db())
-    try:
-        yield Principals(database, configured)
-    finally:
-        database.close()
+    with open_database(db) as database:
+        yield CatalogPrincipals(database, configured_names(config) if config else ())
 
 
 def connect_server(ctx: click.Context, server: str) -> RemotePrincipals:
@@ -184,8 +173,8 @@ def principal() -> None:
 @with_namespace
 @with_table
 @click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
-@with_config
-@with_store
+@with_backends
+@with_principals
 @click.pass_obj
 def create(
     app: CliContext,
@@ -195,8 +184,7 @@ def create(
     namespace: tuple[str, ...],
     table: tuple[str, ...],
     external: bool,
-    config: str | None,
-    db: str | None,
+    principals: Principals,
 ) -> None:
     """Create a principal and show its secret once.
 
@@ -205,29 +193,25 @@ def create(
     if role is None and (warehouse or namespace or table):
         raise click.UsageError("--warehouse, --namespace and --table say where a --role is given; give one")
     grants = [create_grant(role, warehouse, namespace, table)] if role else []
-    with open_principals(db, config) as principals:
-        credential = principals.create(name, grants, external=external)
+    credential = principals.create(name, grants, external=external)
     if credential is None:
-        app.output.record("", {"name": name, "external": True})
+        app.output.record({"name": name, "external": True})
     else:
         show_credential(app, name, credential)
 
 
 @principal.command("list")
-@with_store
+@with_principals
 @click.pass_obj
-def list_principals(app: CliContext, db: str | None) -> None:
+def list_principals(app: CliContext, principals: Principals) -> None:
     """List all principals and their grants."""
-    with open_principals(db) as principals:
-        records = principals.list()
+    records = principals.list()
     rows = [
         {
             "name": record.name,
             "client_id": record.client_id or "",
             "external": record.is_external,
-            "grants": list(map(grant_to_dict, record.grants)),
-            "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
-            "created": format_time(record.created_ms),
+            **describe_grants(record),
         }
         for record in records
     ]
@@ -236,26 +220,24 @@ def list_principals(app: CliContext, db: str | None) -> None:
 
 @principal.command()
 @click.argument("name")
-@with_store
+@with_principals
 @click.pass_obj
-def delete(app: CliContext, name: str, db: str | None) -> None:
+def delete(app: CliContext, name: str, principals: Principals) -> None:
     """Delete a principal with its grants and tokens."""
-    with open_principals(db) as principals:
-        principals.delete(name)
-    app.output.record("", {"deleted": name})
+    principals.delete(name)
+    app.output.record({"deleted": name})
 
 
 @principal.command()
 @click.argument("name")
-@with_store
+@with_principals
 @click.pass_obj
-def rotate(app: CliContext, name: str, db: str | None) -> None:
+def rotate(app: CliContext, name: str, principals: Principals) -> None:
     """Replace the secret of a principal and show it once.
 
     The old secret ends, and so do all tokens of the principal, static ones too: create those anew.
     """
-    with open_principals(db) as principals:
-        credential = principals.rotate_secret(name)
+    credential = principals.rotate_secret(name)
     show_credential(app, name, credential)
 
 
@@ -266,8 +248,8 @@ def rotate(app: CliContext, name: str, db: str | None) -> None:
 @with_namespace
 @with_table
 @with_restriction
-@with_config
-@with_store
+@with_backends
+@with_principals
 @click.pass_obj
 def grant(
     app: CliContext,
@@ -278,8 +260,7 @@ def grant(
     table: tuple[str, ...],
     where: str | None,
     masks: dict[str, str],
-    config: str | None,
-    db: str | None,
+    principals: Principals,
 ) -> None:
     """Grant a role to a principal or group, replacing the one granted at the same place.
 
@@ -287,9 +268,8 @@ def grant(
     Lance table, and masked values.
     """
     new_grant = restrict_grant(create_grant(role, warehouse, namespace, table), where, masks)
-    with open_principals(db, config) as principals:
-        principals.grant(name, new_grant)
-    app.output.record("", {"name": name, "granted": describe_grant(new_grant)})
+    principals.grant(name, new_grant)
+    app.output.record({"name": name, "granted": describe_grant(new_grant)})
 
 
 @principal.command()
@@ -298,7 +278,7 @@ def grant(
 @with_warehouse
 @with_namespace
 @with_table
-@with_store
+@with_principals
 @click.pass_obj
 def revoke(
     app: CliContext,
@@ -307,17 +287,16 @@ def revoke(
     warehouse: str | None,
     namespace: tuple[str, ...],
     table: tuple[str, ...],
-    db: str | None,
+    principals: Principals,
 ) -> None:
     """Revoke the role that was granted at exactly this place."""
     from lancehouse.catalog.callers import Role
 
-    with open_principals(db) as principals:
-        where = create_grant(role or ROLES[0], warehouse, namespace, table)
-        revoked = principals.revoke(
-            name, where.warehouse, where.levels, Role[role.upper()] if role else None, table=where.table
-        )
-    app.output.record("", {"name": name, "revoked": str(revoked)})
+    where = create_grant(role or ROLES[0], warehouse, namespace, table)
+    revoked = principals.revoke(
+        name, where.warehouse, where.levels, Role[role.upper()] if role else None, table=where.table
+    )
+    app.output.record({"name": name, "revoked": str(revoked)})
 
 
 @principal.group()
@@ -329,47 +308,44 @@ def token() -> None:
 @click.argument("name")
 @click.option("--label", required=True, help="What it is for; the token is deleted by it.")
 @click.option("--expires", metavar="TIME", callback=parse_lifetime, help="When it ends: 30d, 12h or 90m from now.")
-@with_store
+@with_principals
 @click.pass_obj
-def create_token(app: CliContext, name: str, label: str, expires: int | None, db: str | None) -> None:
+def create_token(app: CliContext, name: str, label: str, expires: int | None, principals: Principals) -> None:
     """Create a token and show it once. It is sent as `Authorization: Bearer lh_…`.
 
     It is valid until it expires, or is deleted, or the principal's secret is rotated.
     """
-    with open_principals(db) as principals:
-        token_text = principals.create_token(name, label, expires)
+    token_text = principals.create_token(name, label, expires)
     shown = {"name": name, "label": label, "token": token_text}
-    app.output.record("", {**shown, **({"expires": format_time(expires)} if expires else {})})
+    app.output.record({**shown, **({"expires": format_time(expires)} if expires else {})})
 
 
 @token.command("list")
 @click.argument("name")
-@with_store
+@with_principals
 @click.pass_obj
-def list_tokens(app: CliContext, name: str, db: str | None) -> None:
+def list_tokens(app: CliContext, name: str, principals: Principals) -> None:
     """List a principal's tokens: their labels, and when they expire."""
-    with open_principals(db) as principals:
-        rows = [
-            {
-                "label": each.label,
-                "created": format_time(each.created_ms),
-                "expires": format_time(each.expires_ms) if each.expires_ms else "",
-            }
-            for each in principals.list_tokens(name)
-        ]
+    rows = [
+        {
+            "label": each.label,
+            "created": format_time(each.created_ms),
+            "expires": format_time(each.expires_ms) if each.expires_ms else "",
+        }
+        for each in principals.list_tokens(name)
+    ]
     app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(len(rows), "token"))
 
 
 @token.command("delete")
 @click.argument("name")
 @click.option("--label", required=True, help="Which one.")
-@with_store
+@with_principals
 @click.pass_obj
-def delete_token(app: CliContext, name: str, label: str, db: str | None) -> None:
+def delete_token(app: CliContext, name: str, label: str, principals: Principals) -> None:
     """Delete a token."""
-    with open_principals(db) as principals:
-        principals.delete_token(name, label)
-    app.output.record("", {"name": name, "deleted": label})
+    principals.delete_token(name, label)
+    app.output.record({"name": name, "deleted": label})
 
 
 @principal.group()
@@ -379,42 +355,37 @@ def group() -> None:
 
 @group.command("create")
 @click.argument("name")
-@with_store
+@with_principals
 @click.pass_obj
-def create_group(app: CliContext, name: str, db: str | None) -> None:
+def create_group(app: CliContext, name: str, principals: Principals) -> None:
     """Create a group.
 
     `lancehouse principal grant` gives it roles. An outside issuer may say who is in it, by its `groups_claim`.
     """
-    with open_principals(db) as principals:
-        principals.create_group(name)
-    app.output.record("", {"name": name})
+    principals.create_group(name)
+    app.output.record({"name": name})
 
 
 @group.command("delete")
 @click.argument("name")
-@with_store
+@with_principals
 @click.pass_obj
-def delete_group(app: CliContext, name: str, db: str | None) -> None:
+def delete_group(app: CliContext, name: str, principals: Principals) -> None:
     """Delete a group with its grants; its members stay."""
-    with open_principals(db) as principals:
-        principals.delete_group(name)
-    app.output.record("", {"deleted": name})
+    principals.delete_group(name)
+    app.output.record({"deleted": name})
 
 
 @group.command("list")
-@with_store
+@with_principals
 @click.pass_obj
-def list_groups(app: CliContext, db: str | None) -> None:
+def list_groups(app: CliContext, principals: Principals) -> None:
     """List all groups and their grants."""
-    with open_principals(db) as principals:
-        records = principals.list_groups()
+    records = principals.list_groups()
     rows = [
         {
             "name": record.name,
-            "grants": list(map(grant_to_dict, record.grants)),
-            "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
-            "created": format_time(record.created_ms),
+            **describe_grants(record),
         }
         for record in records
     ]
@@ -423,55 +394,51 @@ def list_groups(app: CliContext, db: str | None) -> None:
 
 @group.command("show")
 @click.argument("name")
-@with_store
+@with_principals
 @click.pass_obj
-def show_group(app: CliContext, name: str, db: str | None) -> None:
+def show_group(app: CliContext, name: str, principals: Principals) -> None:
     """Show the members and grants of a group."""
-    with open_principals(db) as principals:
-        record = principals.describe_group(name)
+    record = principals.describe_group(name)
     members, grants = list(record.members or ()), list(map(grant_to_dict, record.grants))
-    app.output.record("", {"name": name, "members": members, "grants": grants})
+    app.output.record({"name": name, "members": members, "grants": grants})
 
 
 @group.command("add")
 @click.argument("name")
 @click.argument("members", metavar="PRINCIPAL...", nargs=-1, required=True)
-@with_store
+@with_principals
 @click.pass_obj
-def add_members(app: CliContext, name: str, members: tuple[str, ...], db: str | None) -> None:
+def add_members(app: CliContext, name: str, members: tuple[str, ...], principals: Principals) -> None:
     """Make principals members of a group."""
-    with open_principals(db) as principals:
-        principals.add_members(name, members)
-    app.output.record("", {"name": name, "added": list(members)})
+    principals.add_members(name, members)
+    app.output.record({"name": name, "added": list(members)})
 
 
 @group.command("remove")
 @click.argument("name")
 @click.argument("members", metavar="PRINCIPAL...", nargs=-1, required=True)
-@with_store
+@with_principals
 @click.pass_obj
-def remove_members(app: CliContext, name: str, members: tuple[str, ...], db: str | None) -> None:
+def remove_members(app: CliContext, name: str, members: tuple[str, ...], principals: Principals) -> None:
     """Take principals out of a group."""
-    with open_principals(db) as principals:
-        principals.remove_members(name, members)
-    app.output.record("", {"name": name, "removed": list(members)})
+    principals.remove_members(name, members)
+    app.output.record({"name": name, "removed": list(members)})
 
 
 @principal.command("who-can")
 @click.argument("id", metavar="TABLE", callback=parse_required_name)
 @click.option("--namespace", "is_namespace", is_flag=True, help="The id names a namespace.")
-@with_config
-@with_store
+@with_backends
+@with_principals
 @click.pass_obj
-def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, config: str | None, db: str | None) -> None:
+def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, principals: Principals) -> None:
     """Show who may read or write a table, by which grant, and through which group.
 
     TABLE begins with the warehouse: main.db.docs.
     """
     warehouse, *levels = id
     table = None if is_namespace or not levels else levels.pop()
-    with open_principals(db, config) as principals:
-        found = principals.who_can(warehouse, tuple(levels), table)
+    found = principals.who_can(warehouse, tuple(levels), table)
     rows = [
         {
             "principal": each.principal or "",
@@ -488,7 +455,6 @@ def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, config: st
 def show_credential(app: CliContext, name: str, credential: Credential) -> None:
     """Print a new credential; the secret is shown this one time only."""
     app.output.record(
-        "",
         {
             "name": name,
             "client_id": credential.client_id,
@@ -517,6 +483,15 @@ def restrict_grant(grant: Grant, where: str | None, masks: dict[str, str]) -> Gr
         from lancehouse.gateway.restricted import parse_restriction
 
     return replace(grant, restriction=parse_restriction(where, masks))
+
+
+def describe_grants(record: Principal | Group) -> dict[str, object]:
+    """Return what a list shows of a principal or group besides its name."""
+    return {
+        "grants": list(map(grant_to_dict, record.grants)),
+        "roles": "; ".join(map(describe_grant, record.grants)) or "nothing",
+        "created": format_time(record.created_ms),
+    }
 
 
 def describe_grant(grant: Grant) -> str:

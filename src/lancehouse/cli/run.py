@@ -11,40 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import parse_properties, requires_extra
-from lancehouse.cli.output import FAILED, OutputColumn
+from lancehouse.cli.options import requires_extra, with_pairs
+from lancehouse.cli.output import FAILED, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
     from lancehouse.pipelines import Pipeline, PipelinePlan, RunReport
 
-PLAN = (
-    OutputColumn("step", "Step"),
-    OutputColumn("where", "Where"),
-    OutputColumn("does", "Does"),
-    OutputColumn("columns", "Columns after it"),
-)
-STEPS = (
-    OutputColumn("step", "Step"),
-    OutputColumn("where", "Where"),
-    OutputColumn("state", "State"),
-    OutputColumn("rows", "Rows"),
-    OutputColumn("version", "Version"),
-    OutputColumn("seconds", "Seconds"),
-    OutputColumn("says", ""),
+PLAN = output_columns(step="Step", where="Where", does="Does", columns="Columns after it")
+STEPS = output_columns(
+    step="Step", where="Where", state="State", rows="Rows", version="Version", seconds="Seconds", says=""
 )
 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
-@click.option(
-    "--set",
-    "variables",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=parse_properties,
-    help="A variable of the file; repeat it for each.",
-)
+@with_pairs("--set", "variables", metavar="NAME=VALUE", help="A variable of the file; repeat it for each.")
 @click.option("--run", metavar="ID", help="Names this run: the same one again does nothing twice, and goes on.")
 @click.option("--dry-run", is_flag=True, help="Check all of it and show the plan; write nothing.")
 @click.option(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lancehouse.cli.lazy_commands import LazyGroup
-from lancehouse.cli.options import confirm, requires_extra, with_yes
-from lancehouse.cli.output import FAILED, OutputColumn, format_count
+from lancehouse.cli.options import confirm, requires_extra, with_config, with_db, with_yes
+from lancehouse.cli.output import FAILED, format_count, output_columns
 from lancehouse.server.setting_table import SERVER_SETTINGS
 
 if TYPE_CHECKING:
@@ -101,23 +101,13 @@ def _maintenance(settings: ServerSettings, warehouses: list[Warehouse]) -> Abstr
     return maintenance_process(settings, warehouses)
 
 
-with_db = click.option(
-    "--db", "url", metavar="URL", envvar="LANCEHOUSE_DB", help="Database; default: SQLite in the data folder."
-)
-
-
-@contextmanager
-def open_database(url: str | None) -> Iterator[Database]:
+def open_any_schema(url: str | None) -> closing[Database]:
     """Open a database, whatever its schema; it needs the optional dependencies of the server."""
     with requires_extra("server"):
         from lancehouse.store.database import Database
     from lancehouse.settings import default_db
 
-    database = Database(url or default_db())
-    try:
-        yield database
-    finally:
-        database.close()
+    return closing(Database(url or default_db()))
 
 
 @click.group(cls=LazyGroup)
@@ -128,70 +118,62 @@ def db() -> None:
 @db.command()
 @with_db
 @click.pass_obj
-def upgrade(app: CliContext, url: str | None) -> None:
+def upgrade(app: CliContext, db: str | None) -> None:
     """Create the database's schema, or upgrade it.
 
     Before, stop servers that run an older version of lancehouse, and make a backup.
     """
-    with open_database(url) as database:
+    with open_any_schema(db) as database:
         from lancehouse.store import migrate
 
         before, after = migrate.upgrade(database)
-        app.output.record("", {"database": database.name, "before": before or "empty", "schema": after})
+        app.output.record({"database": database.name, "before": before or "empty", "schema": after})
 
 
 @db.command()
 @with_db
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
 @click.pass_obj
-def backup(app: CliContext, url: str | None, target: Path) -> None:
+def backup(app: CliContext, db: str | None, target: Path) -> None:
     """Copy the database to the new file TARGET, while servers run on it.
 
     Of SQLite the copy is a database again. Of Postgres it is an archive for pg_restore.
     """
-    with open_database(url) as database, app.output.progress(f"copying {database.name}"):
+    with open_any_schema(db) as database, app.output.progress(f"copying {database.name}"):
         from lancehouse.store.migrate import backup as copy
 
         copy(database, target)
-    app.output.record("", {"database": database.name, "backup": str(target), "bytes": target.stat().st_size})
+    app.output.record({"database": database.name, "backup": str(target), "bytes": target.stat().st_size})
 
 
 @db.command()
 @with_db
 @click.pass_context
-def status(ctx: click.Context, url: str | None) -> None:
+def status(ctx: click.Context, db: str | None) -> None:
     """Show the database's schema; it exits with 1 unless a server could start on it."""
     app: CliContext = ctx.obj
-    with open_database(url) as database:
+    with open_any_schema(db) as database:
         from lancehouse.store import migrate
 
         schema = migrate.read_schema_version(database)
         state = migrate.schema_state(schema)
-        app.output.record("", {"database": database.name, "schema": schema or "none", "state": state.value})
+        app.output.record({"database": database.name, "schema": schema or "none", "state": state.value})
     if state is not migrate.SchemaState.CURRENT:
         ctx.exit(FAILED)
 
 
-DIFFERENCES = (
-    OutputColumn("table", "Table"),
-    OutputColumn("kind", "Kind"),
-    OutputColumn("database", "Database"),
-    OutputColumn("storage", "Storage"),
-    OutputColumn("next", "What happens"),
-)
+DIFFERENCES = output_columns(table="Table", kind="Kind", database="Database", storage="Storage", next="What happens")
 
 
 @db.command()
 @click.option("--warehouse", "names", metavar="NAME", multiple=True, help="Adopt this one, though it takes changes.")
 @click.option("--dry-run", is_flag=True, help="Only show what differs.")
-@click.option(
-    "--config", metavar="FILE", envvar="LANCEHOUSE_SERVER_CONFIG", help="The server's file, for access to storage."
-)
+@with_config("The server's file, for access to storage.")
 @with_db
 @with_yes
 @click.pass_context
 def adopt(
-    ctx: click.Context, names: tuple[str, ...], dry_run: bool, config: str | None, url: str | None, yes: bool
+    ctx: click.Context, names: tuple[str, ...], dry_run: bool, config: str | None, db: str | None, yes: bool
 ) -> None:
     """Take over warehouses that are newer than the database.
 
@@ -203,7 +185,7 @@ def adopt(
     with requires_extra("server"):
         from lancehouse.maintenance.adoption import Adoption
         from lancehouse.server.settings import ServerSettings
-    with Adoption.open(ServerSettings.parse({"db": url}, (), (), config)) as adoption:
+    with Adoption.open(ServerSettings.parse({"db": db}, (), (), config)) as adoption:
         plans = _plan_adoptions(app, adoption, names)
         rows = [row for plan in plans for row in map(_format_difference, plan.differences)]
         words = [f"Warehouse {plan.warehouse.name}: {plan.conflict or 'takes changes'}" for plan in plans]

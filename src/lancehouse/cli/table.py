@@ -16,7 +16,6 @@ from lancehouse.cli.options import (
     COUNT,
     VERSION,
     Levels,
-    VersionOptions,
     confirm,
     get_catalog,
     parse_optional_name,
@@ -27,7 +26,7 @@ from lancehouse.cli.options import (
     with_version_options,
     with_yes,
 )
-from lancehouse.cli.output import OutputColumn, format_count, format_size, format_time
+from lancehouse.cli.output import format_count, format_size, format_time, output_columns
 from lancehouse.properties import IMPL, MANAGED_BY, STORAGE
 
 if TYPE_CHECKING:
@@ -74,18 +73,19 @@ def table() -> None:
     """
 
 
-TABLES = (OutputColumn("table", "Table"),)
-VERSIONS = (
-    OutputColumn("version", "Version", is_number=True),
-    OutputColumn("at", "When"),
-    OutputColumn("operation", "By"),
-    OutputColumn("rows", "Rows", is_number=True),
-    OutputColumn("files", "Files", is_number=True),
-    OutputColumn("size", "Size", is_number=True),
-    OutputColumn("tags", "Tags"),
-    OutputColumn("message", "Message"),
+TABLES = output_columns(table="Table")
+VERSIONS = output_columns(
+    version="Version",
+    at="When",
+    operation="By",
+    rows="Rows",
+    files="Files",
+    size="Size",
+    tags="Tags",
+    message="Message",
+    numbers=("version", "rows", "files", "size"),
 )
-COLUMNS = (OutputColumn("name", "Column"), OutputColumn("type", "Type"), OutputColumn("null", "Null"))
+COLUMNS = output_columns(name="Column", type="Type", null="Null")
 
 
 @table.command("list")
@@ -152,7 +152,7 @@ def describe(app: CliContext, table: Levels, client: Client) -> None:
         fields |= _dataset_details(client, table)
     except TableNotFoundError:
         fields["version"] = None  # it is declared only, and has no data yet
-    app.output.record("", {**fields, "properties": redact_properties(entry.properties)})
+    app.output.record({**fields, "properties": redact_properties(entry.properties)})
 
 
 def _dataset_details(client: Client, table: Levels) -> dict[str, Any]:
@@ -200,11 +200,11 @@ def _find_view(schema: pa.Schema) -> str | None:
 @with_version_options
 @with_client
 @click.pass_obj
-def schema(app: CliContext, table: Levels, at: VersionOptions, client: Client) -> None:
+def schema(app: CliContext, table: Levels, at: dict[str, Any], client: Client) -> None:
     """Show the columns of the table ID."""
     from lancehouse.schema.display import field_to_json
 
-    with client.open_table(table, **at.arguments) as (_, dataset):
+    with client.open_table(table, **at) as (_, dataset):
         columns, version = list(map(field_to_json, dataset.schema)), dataset.version
     rows = [{**column, "null": "yes" if column["nullable"] else "no"} for column in columns]
     summary = {"table": client.format_id(table), "version": version}
@@ -264,7 +264,7 @@ def register(
     except TableAlreadyExistsError as error:
         error.add_note("--overwrite puts this one in its place; the data of the other stays")
         raise
-    app.output.record("", {"table": client.format_id(table), "location": response.location or location})
+    app.output.record({"table": client.format_id(table), "location": response.location or location})
 
 
 @table.command()
@@ -278,7 +278,7 @@ def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> Non
     confirm(app, f"Take the table {table_text} out of the catalog? Its data at {where} stays.", yes=yes)
     with _explain_dir_not_found(client):
         response = client.call("deregister_table", table)
-    app.output.record("", {"deregistered": table_text, "location": response.location or where})
+    app.output.record({"deregistered": table_text, "location": response.location or where})
 
 
 @table.command()
@@ -307,7 +307,7 @@ def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client)
             get_server(client.namespace).purge_table(table)
     elif keeps:
         record["until"] = next(row.expires_at for row in _dropped(client, table[:-1]) if row.name == table[-1])
-    app.output.record("", record)
+    app.output.record(record)
 
 
 @contextmanager
@@ -345,7 +345,7 @@ def undrop(ctx: click.Context, table: Levels, new: Levels | None, client: Client
     target = None if not new else (*table[:-1], *new) if len(new) == 1 else (*get_catalog(ctx).parent, *new)
     with client.translate_errors(table):
         restored = get_server(client.namespace).undrop_table(table, target)
-    app.output.record("", {"restored": client.format_id(restored)})
+    app.output.record({"restored": client.format_id(restored)})
 
 
 @table.command()
@@ -370,7 +370,7 @@ def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> No
         where = "is the part below the catalog's root" if client.target.impl == "dir" else "is what `describe` shows"
         error.add_note(f"`{deregister}` and `{register}` come to the same; LOCATION {where}")
         raise
-    app.output.record("", {"table": client.format_id(table), "renamed": client.format_id(target)})
+    app.output.record({"table": client.format_id(table), "renamed": client.format_id(target)})
 
 
 @table.command()
@@ -396,16 +396,10 @@ def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client)
         raise click.UsageError(f"--adopt goes with --by {IMPL}")
     with client.translate_errors(table):
         version = get_managed_tables(client.namespace).manage_table(table, by, adopt=adopt)
-    app.output.record("", {"table": client.format_id(table), MANAGED_BY: by, "version": version})
+    app.output.record({"table": client.format_id(table), MANAGED_BY: by, "version": version})
 
 
-DROPPED = (
-    OutputColumn("table", "Table"),
-    OutputColumn("dropped_at", "Dropped"),
-    OutputColumn("principal", "By"),
-    OutputColumn("expires_at", "Until"),
-    OutputColumn("data", "Its data then"),
-)
+DROPPED = output_columns(table="Table", dropped_at="Dropped", principal="By", expires_at="Until", data="Its data then")
 
 
 def _list_dropped(app: CliContext, namespace: Levels, client: Client) -> None:
@@ -475,13 +469,10 @@ def get_managed_tables(namespace: LanceNamespace) -> IcebergNamespace:
     )
 
 
-TAGS = (
-    OutputColumn("tag", "Tag"),
-    OutputColumn("version", "Version", is_number=True),
-    OutputColumn("branch", "Branch"),
-)
+TAGS = output_columns(tag="Tag", version="Version", branch="Branch", numbers=("version",))
 
 with_name = click.argument("name", metavar="TAG")
+with_tagged_version = click.option("--version", type=VERSION, metavar="N", help="Version to tag; default: the latest.")
 
 
 @table.group()
@@ -507,27 +498,27 @@ def list_tags(app: CliContext, table: Levels, client: Client) -> None:
 @tag.command()
 @with_table
 @with_name
-@click.option("--version", type=VERSION, metavar="N", help="Version to tag; default: the latest.")
+@with_tagged_version
 @with_client
 @click.pass_obj
 def create(app: CliContext, table: Levels, name: str, version: int | None, client: Client) -> None:
     """Tag a version of the table ID."""
     at = _resolve_version(client, table, version)
     client.call("create_table_tag", table, tag=name, version=at)
-    app.output.record("", {"table": client.format_id(table), "tag": name, "version": at})
+    app.output.record({"table": client.format_id(table), "tag": name, "version": at})
 
 
 @tag.command()
 @with_table
 @with_name
-@click.option("--version", type=VERSION, metavar="N", help="Version to tag; default: the latest.")
+@with_tagged_version
 @with_client
 @click.pass_obj
 def update(app: CliContext, table: Levels, name: str, version: int | None, client: Client) -> None:
     """Move TAG to another version of the table ID."""
     before, at = _get_tag_version(client, table, name), _resolve_version(client, table, version)
     client.call("update_table_tag", table, tag=name, version=at)
-    app.output.record("", {"table": client.format_id(table), "tag": name, "before": before, "version": at})
+    app.output.record({"table": client.format_id(table), "tag": name, "before": before, "version": at})
 
 
 @tag.command()
@@ -539,7 +530,7 @@ def delete(app: CliContext, table: Levels, name: str, client: Client) -> None:
     """Delete TAG from the table ID; its version is kept until cleanup."""
     before = _get_tag_version(client, table, name)
     client.call("delete_table_tag", table, tag=name)
-    app.output.record("", {"table": client.format_id(table), "deleted": name, "version": before})
+    app.output.record({"table": client.format_id(table), "deleted": name, "version": before})
 
 
 def _get_tag_version(client: Client, table: Levels, name: str) -> int:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancehouse.cli.local_spark import JobWork, with_values, with_work
-from lancehouse.cli.options import parse_properties, with_client, with_table
-from lancehouse.cli.output import OutputColumn, format_count
+from lancehouse.cli.options import with_client, with_pairs, with_table
+from lancehouse.cli.output import OutputColumn, format_count, output_columns
 from lancehouse.cli.table_maintenance import MaintenanceScope, check_table
 
 if TYPE_CHECKING:
@@ -24,33 +24,30 @@ if TYPE_CHECKING:
     from lancehouse.jobs.column_filling import FillResult
     from lancehouse.jobs.views import RefreshResult
 
-COLUMNS = (
-    OutputColumn("column", "Column"),
-    OutputColumn("function", "Function"),
-    OutputColumn("version", "Version"),
-    OutputColumn("inputs", "Inputs"),
-    OutputColumn("filled", "Filled", is_number=True),
-    OutputColumn("missing", "Missing", is_number=True),
-    OutputColumn("failed", "Failed", is_number=True),
+COLUMNS = output_columns(
+    column="Column",
+    function="Function",
+    version="Version",
+    inputs="Inputs",
+    filled="Filled",
+    missing="Missing",
+    failed="Failed",
+    numbers=("filled", "missing", "failed"),
 )
-ERRORS = (
-    OutputColumn("_rowid", "Row id", is_number=True),
-    OutputColumn("state", "State"),
-    OutputColumn("version", "Version"),
-    OutputColumn("exception", "Exception"),
-)
-FILLS = (
-    OutputColumn("column", "Column"),
-    OutputColumn("filled", "Filled", is_number=True),
-    OutputColumn("failed", "Failed", is_number=True),
-    OutputColumn("skipped", "Skipped", is_number=True),
-    OutputColumn("seconds", "Seconds", is_number=True),
-    OutputColumn("rows_per_s", "Rows/s", is_number=True),
-    OutputColumn("bytes", "Bytes", is_number=True),
+ERRORS = output_columns(_rowid="Row id", state="State", version="Version", exception="Exception", numbers=("_rowid",))
+FILLS = output_columns(
+    column="Column",
+    filled="Filled",
+    failed="Failed",
+    skipped="Skipped",
+    seconds="Seconds",
+    rows_per_s="Rows/s",
+    bytes="Bytes",
+    numbers=("filled", "failed", "skipped", "seconds", "rows_per_s", "bytes"),
 )
 
 
-LINEAGE = (OutputColumn("what", "Table or column"), OutputColumn("of", "Made of"), OutputColumn("by", "By"))
+LINEAGE = output_columns(what="Table or column", of="Made of", by="By")
 DEEPEST = 20
 """Levels of a tree up to which lines are indented further."""
 
@@ -114,13 +111,7 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
 @click.command()
 @with_table
 @click.option("--column", "names", metavar="NAME", multiple=True, help="Fill only this column. Repeatable.")
-@click.option(
-    "--define",
-    metavar="NAME=MODULE:FUNCTION",
-    multiple=True,
-    callback=parse_properties,
-    help="Define a column first, or define it anew. Repeatable.",
-)
+@with_pairs("--define", metavar="NAME=MODULE:FUNCTION", help="Define a column first, or define it anew. Repeatable.")
 @click.option("--where", metavar="SQL", help="Fill only rows that match.")
 @click.option("--recompute", is_flag=True, help="Fill rows that are up to date, too.")
 @click.option("--failed", "where_failed", is_flag=True, help="Fill only rows for which the function has failed.")
@@ -196,7 +187,7 @@ def refresh(
     scope = MaintenanceScope(table, ())
     with _start_jobs(work, f"refreshing {work.format_id(table)}", scope, allow or None) as (catalog, report):
         result = catalog.refresh(table, report_progress=report, **{**how, **params})
-    work.app.output.record("", {"table": work.format_id(table), **_summarize(result)})
+    work.app.output.record({"table": work.format_id(table), **_summarize(result)})
 
 
 @contextmanager
@@ -233,13 +224,9 @@ def lineage(app: CliContext, table: tuple[str, ...], client: Client) -> None:
     with client.translate_errors(table):
         rows = list_lineage(TableAddress(client.namespace, table)).to_pylist()
     name = client.format_id(table)
-    app.output.rows(
-        LINEAGE,
-        lambda: list(_draw_tree(rows, format_levels(table))),
-        lambda: rows,
-        {"table": name},
-        f"{name}: {format_count(len(rows), 'definition')}",
-    )
+    shown = rows if app.kind == "json" else list(_draw_tree(rows, format_levels(table)))
+    words = f"{name}: {format_count(len(rows), 'definition')}"
+    app.output.table(LINEAGE, shown, {"table": name}, words, is_data=True)
 
 
 def _draw_tree(rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[dict[str, str]]:

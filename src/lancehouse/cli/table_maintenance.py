@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import wraps
@@ -13,10 +14,11 @@ import click
 
 from lancehouse.cli.local_spark import JobWork, parse_age, with_values, with_work
 from lancehouse.cli.options import COUNT, Command, get_catalog, parse_id_with_parent, with_table
-from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size
+from lancehouse.cli.output import FAILED, OutputColumn, format_count, format_names, format_size, output_columns
 
 if TYPE_CHECKING:
     from lancehouse.cli.main import CliContext
+    from lancehouse.jobs import TableJobs
     from lancehouse.jobs.compaction import CompactionResult
     from lancehouse.jobs.orphans import CleanupResult, Orphans
 
@@ -25,7 +27,7 @@ TABLES = (
     OutputColumn("result", "Result", width=6),
     OutputColumn("words", "What was done"),
 )
-FILES = (OutputColumn("name", "File"),)
+FILES = output_columns(name="File")
 
 DONE, EMPTY, FAILS = "done", "empty", "fails"
 """Results of a table. An empty one has no version yet, or was dropped after it was listed."""
@@ -68,6 +70,13 @@ class MaintenanceScope:
                     f"this catalog does not list what it holds: give --namespace ({error})"
                 ) from error
             client.list_tables(ListTablesRequest(id=list(self.namespace)))  # the catalog may have no deeper level
+
+    @contextmanager
+    def start_jobs(self, work: JobWork, words: str) -> Iterator[TableJobs]:
+        """Start an engine for the work, after checking that the table or namespace exists."""
+        self.check_exists(work)
+        with work.start_jobs(f"{words} {self}", lambda: self.measure(work)) as catalog:
+            yield catalog
 
     def measure(self, work: JobWork) -> int:
         """Return the size in bytes of the table, or of the largest one of several."""
@@ -119,22 +128,16 @@ def with_scope(command: Command) -> Command:
     return wrapper
 
 
-def with_older_than(default: str, help: str) -> Callable[[Command], Command]:
-    """Add the option `--older-than` to a command."""
-    return click.option(
-        "--older-than", metavar="AGE", default=default, show_default=True, callback=parse_age, help=help
-    )
-
-
 with_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
 
-RECALL = (
-    OutputColumn("nprobes", "nprobes", is_number=True),
-    OutputColumn("refine_factor", "refine_factor", is_number=True),
-    OutputColumn("recall", "Recall", is_number=True),
-    OutputColumn("median_ms", "Median ms", is_number=True),
-    OutputColumn("p95_ms", "95 % ms", is_number=True),
+RECALL = output_columns(
+    nprobes="nprobes",
+    refine_factor="refine_factor",
+    recall="Recall",
+    median_ms="Median ms",
+    p95_ms="95 % ms",
+    numbers=("nprobes", "refine_factor", "recall", "median_ms", "p95_ms"),
 )
 
 
@@ -166,10 +169,8 @@ def recall(
     """
     from lancehouse.jobs.recall import RecallNotKeptWarning, to_rows
 
-    scope = MaintenanceScope(table, ())
-    scope.check_exists(work)
     name = work.format_id(table)
-    with work.start_jobs(f"measuring {name}", lambda: scope.measure(work)) as catalog:
+    with MaintenanceScope(table, (), work.target.parent).start_jobs(work, "measuring") as catalog:
         efforts = (nprobes or None, refine_factor or None)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", UserWarning)
@@ -185,7 +186,8 @@ def recall(
     ]
     summary = {"table": name, "queries": queries, "k": k, "kept": keep and not not_kept}
     words = ". ".join([f"{name}: recall@{k} of {queries:,} searches", *not_kept])
-    work.app.output.rows(RECALL, lambda: shown, lambda: measured, summary, words)
+    rows = measured if work.app.kind == "json" else shown
+    work.app.output.table(RECALL, rows, summary, words, is_data=True)
 
 
 @click.command()
@@ -198,8 +200,7 @@ def compact(where: MaintenanceScope, params: dict[str, Any], work: JobWork) -> N
     ID is wh.db.docs, all levels joined by dots. Of several tables, one that fails does not stop the others; it exits
     with 1 then.
     """
-    where.check_exists(work)
-    with work.start_jobs(f"compacting {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "compacting") as catalog:
         results = catalog.compact(**where.arguments, **params)
     show_results(work.app, where, results, _format_compaction)
 
@@ -222,11 +223,9 @@ def index(
     work: JobWork,
 ) -> None:
     """Create an index on a column of the table ID."""
-    check_table(work, table)
-    scope = MaintenanceScope(table, ())
-    with work.start_jobs(f"indexing {column} of {work.format_id(table)}", lambda: scope.measure(work)) as catalog:
+    with MaintenanceScope(table, (), work.target.parent).start_jobs(work, f"indexing {column} of") as catalog:
         built = catalog.create_index(table, column, kind, name, replace, **params)
-    work.app.output.record("", {"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
+    work.app.output.record({"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
 
 
 @click.command("optimize-indices")
@@ -236,15 +235,21 @@ def index(
 @with_work
 def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: bool, work: JobWork) -> None:
     """Add new rows to existing indices."""
-    where.check_exists(work)
-    with work.start_jobs(f"optimizing the indices of {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "optimizing the indices of") as catalog:
         results = catalog.optimize_indices(**where.arguments, names=names or None, retrain=retrain)
     show_results(work.app, where, results, lambda version: f"version {version} has them")
 
 
 @click.command()
 @with_scope
-@with_older_than("14d", "Versions that may go: 12h, 14d, 2w.")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    default="14d",
+    show_default=True,
+    callback=parse_age,
+    help="Versions that may go: 12h, 14d, 2w.",
+)
 @with_dry_run
 @with_work
 def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work: JobWork) -> None:
@@ -252,8 +257,7 @@ def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work:
 
     The current version stays, and those that have a tag.
     """
-    where.check_exists(work)
-    with work.start_jobs(f"cleaning up {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "cleaning up") as catalog:
         results = catalog.cleanup(**where.arguments, older_than=older_than, dry_run=dry_run)
     show_results(work.app, where, results, _removal_formatter(dry_run, _format_cleanup), dry_run=dry_run)
 
@@ -284,8 +288,7 @@ def remove_orphans(
 
     if older_than is not None and older_than < LEAST_AGE and not no_writers:
         raise click.UsageError("a writer may need an hour to commit: give --older-than 1h or more, or --no-writers")
-    where.check_exists(work)
-    with work.start_jobs(f"looking for orphans of {where}", lambda: where.measure(work)) as catalog:
+    with where.start_jobs(work, "looking for orphans of") as catalog:
         results = catalog.remove_orphans(
             **where.arguments, older_than=older_than, dry_run=dry_run, no_writers=no_writers
         )
@@ -308,7 +311,7 @@ def show_results(app: CliContext, where: MaintenanceScope, results: Any, words: 
         more: fields about all of them, for JSON.
     """
     if where.table:
-        app.output.record("", {"table": str(where), **more, **_result_fields(results)})
+        app.output.record({"table": str(where), **more, **_result_fields(results)})
         return
     rows = [_result_row(where.format_table(table), result, words) for table, result in results.items()]
     counts = {result: sum(row["result"] == result for row in rows) for result in (DONE, EMPTY, FAILS)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lancehouse.cli.options import COUNT, Command, Levels, VersionOptions, with_client, with_table, with_version_options
+from lancehouse.cli.options import COUNT, Command, Levels, with_client, with_columns, with_table, with_version_options
 from lancehouse.cli.output import OutputColumn, Row, format_count
 from lancehouse.suggestions import suggest
 
@@ -34,24 +34,17 @@ BLOBS = "blobs_descriptions"
 with_where = click.option("--where", metavar="SQL", help="Only rows that match, such as 'year > 2020'.")
 
 
-def with_columns(command: Command) -> Command:
-    """Add the option `--column` to a command."""
-    return click.option("--column", "columns", metavar="NAME", multiple=True, help="Only this one. Repeatable.")(
-        command
-    )
-
-
 @click.command()
 @with_table
 @with_where
 @with_version_options
 @with_client
 @click.pass_obj
-def count(app: CliContext, table: Levels, where: str | None, at: VersionOptions, client: Client) -> None:
+def count(app: CliContext, table: Levels, where: str | None, at: dict[str, Any], client: Client) -> None:
     """Count the rows of the table ID."""
-    with client.open_table(table, **at.arguments) as (_, dataset), translate_filter_errors(where):
+    with client.open_table(table, **at) as (_, dataset), translate_filter_errors(where):
         rows, version = dataset.count_rows(where), dataset.version
-    app.output.record("", {"table": client.format_id(table), "version": version, "rows": rows})
+    app.output.record({"table": client.format_id(table), "version": version, "rows": rows})
 
 
 @click.command()
@@ -68,7 +61,7 @@ def preview(
     limit: int,
     columns: tuple[str, ...],
     where: str | None,
-    at: VersionOptions,
+    at: dict[str, Any],
     client: Client,
 ) -> None:
     """Show the first rows of the table ID.
@@ -76,7 +69,7 @@ def preview(
     For people, long text, vectors and bytes are cut short, and columns that do not fit are left out; with --output
     json they are whole, bytes in Base64. Blobs are not read.
     """
-    with client.open_table(table, **at.arguments) as (ref, dataset):
+    with client.open_table(table, **at) as (ref, dataset):
         names = resolve_columns(ref, dataset.schema, columns)
         with translate_filter_errors(where):
             rows = dataset.scanner(
@@ -147,15 +140,10 @@ def show_rows(app: CliContext, table: pa.Table, fields: Sequence[pa.Field[Any]],
     columns = [
         OutputColumn(name, name, is_number=kind == "number", is_rigid=kind in RIGID) for name, kind in kinds.items()
     ]
-
-    def collect_rows(values: Callable[[Any, Any], Sequence[Any]]) -> list[dict[str, Any]]:
-        by_column = [values(table.column(place), field) for place, field in enumerate(fields)]
-        names = [field.name for field in fields]
-        return [dict(zip(names, row, strict=True)) for row in zip(*by_column, strict=True)]
-
-    app.output.rows(
-        columns, lambda: collect_rows(format_short_cells), lambda: collect_rows(to_json_values), summary, words
-    )
+    format_values = to_json_values if app.kind == "json" else format_short_cells
+    by_column = [format_values(table.column(place), field) for place, field in enumerate(fields)]
+    rows = [dict(zip(kinds, row, strict=True)) for row in zip(*by_column, strict=True)]
+    app.output.table(columns, rows, summary, words, is_data=True)
 
 
 METRICS = ("l2", "cosine", "dot")
@@ -311,7 +299,7 @@ def search(
     table: Levels,
     question: SearchOptions,
     columns: tuple[str, ...],
-    at: VersionOptions,
+    at: dict[str, Any],
     client: Client,
 ) -> None:
     """Search rows by vector similarity or full text.
@@ -320,7 +308,7 @@ def search(
     """
     from lancehouse.schema.display import value_kind
 
-    with client.open_table(table, **at.arguments) as (ref, dataset):
+    with client.open_table(table, **at) as (ref, dataset):
         names = resolve_columns(ref, dataset.schema, columns)
         if not columns:
             names = [name for name in names if value_kind(dataset.schema.field(name)) != "blob"]

@@ -11,34 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from lance_namespace import (
-    CreateNamespaceRequest,
-    CreateNamespaceResponse,
-    DeclareTableRequest,
-    DeclareTableResponse,
-    DeregisterTableRequest,
-    DeregisterTableResponse,
-    DescribeNamespaceRequest,
-    DescribeNamespaceResponse,
-    DescribeTableRequest,
-    DescribeTableResponse,
-    DropNamespaceRequest,
-    DropNamespaceResponse,
-    DropTableRequest,
-    DropTableResponse,
-    ListNamespacesRequest,
-    ListNamespacesResponse,
-    ListTablesRequest,
-    ListTablesResponse,
-    NamespaceExistsRequest,
-    NamespaceExistsResponse,
-    RegisterTableRequest,
-    RegisterTableResponse,
-    RenameTableRequest,
-    RenameTableResponse,
-    TableExistsRequest,
-    TableExistsResponse,
-)
+import lance_namespace as ln
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
@@ -269,13 +242,13 @@ class CatalogNamespace(TableOperations):
 
     # Namespaces
 
-    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
+    def list_namespaces(self, request: ln.ListNamespacesRequest) -> ln.ListNamespacesResponse:
         """List the namespaces directly below one."""
         children = self._namespaces.list_children(self._parse_namespace_id(request.id, least=1))
         listing = paginate(dict.fromkeys(map(self._format_namespace, children)), request.limit, request.page_token)
-        return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
+        return ln.ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
 
-    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
+    def create_namespace(self, request: ln.CreateNamespaceRequest) -> ln.CreateNamespaceResponse:
         """Create a namespace; `mode` decides what happens if it exists already."""
         namespace = self._parse_namespace_id(request.id)
         mode = parse_choice("mode", request.mode, "Create", "ExistOk", "Overwrite")
@@ -294,18 +267,20 @@ class CatalogNamespace(TableOperations):
                 created_properties = self._namespaces.create(namespace, properties)
             else:
                 created_properties = self._namespaces.load(namespace)
-        return CreateNamespaceResponse(properties=dict(created_properties))
+        return ln.CreateNamespaceResponse(properties=dict(created_properties))
 
-    def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
+    def describe_namespace(self, request: ln.DescribeNamespaceRequest) -> ln.DescribeNamespaceResponse:
         """Return the properties of a namespace."""
-        return DescribeNamespaceResponse(properties=dict(self._namespaces.load(self._parse_namespace_id(request.id))))
+        return ln.DescribeNamespaceResponse(
+            properties=dict(self._namespaces.load(self._parse_namespace_id(request.id)))
+        )
 
-    def namespace_exists(self, request: NamespaceExistsRequest) -> NamespaceExistsResponse:
+    def namespace_exists(self, request: ln.NamespaceExistsRequest) -> ln.NamespaceExistsResponse:
         """Return if the namespace exists, else raise NamespaceNotFoundError."""
         self._namespaces.load(self._parse_namespace_id(request.id))
-        return NamespaceExistsResponse()
+        return ln.NamespaceExistsResponse()
 
-    def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
+    def drop_namespace(self, request: ln.DropNamespaceRequest) -> ln.DropNamespaceResponse:
         """Drop a namespace; `mode` decides what happens if it does not exist, `behavior` if it is not empty."""
         cascade = parse_choice("behavior", request.behavior, "Restrict", "Cascade") == "Cascade"
         default = "Skip" if self.drops_missing else "Fail"
@@ -318,17 +293,17 @@ class CatalogNamespace(TableOperations):
         except NamespaceNotFoundError:
             if mode == "Fail":
                 raise
-        return DropNamespaceResponse()
+        return ln.DropNamespaceResponse()
 
     # Tables
 
-    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+    def list_tables(self, request: ln.ListTablesRequest) -> ln.ListTablesResponse:
         """List the Lance tables of a namespace by name, sorted; raise if one of them cannot be loaded."""
         namespace = self._parse_namespace_id(request.id)
         candidates = self._tables.list_candidates(namespace)
         return self._list_page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
 
-    def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
+    def list_all_tables(self, request: ln.ListTablesRequest) -> ln.ListTablesResponse:
         """List the Lance tables of a namespace and of all namespaces below it, by full ids.
 
         The levels of an id are joined by the catalog's delimiter, or by the `delimiter` in the request's context.
@@ -349,19 +324,13 @@ class CatalogNamespace(TableOperations):
                 for name, entry in sorted(entries.items(), key=lambda item: item[0])
                 if (namespace.parts, name) > start
             ]
-            while rest and (limit is None or len(positions) < limit):
-                count = len(rest) if limit is None else limit - len(positions)
-                batch, rest = rest[:count], rest[count:]
-                mask = self._lance_table_mask(
-                    [table for _, table in batch], declared=request.include_declared is not False
-                )
-                positions += [position for (position, _), keep in zip(batch, mask, strict=True) if keep]
+            rest = self._fill_page(positions, rest, request)
             # A page that is full to the last candidate goes on to the next batch, because only a candidate that is left
             # over proves that there is another page.
             if rest:
                 break
         delimiter = (request.context or {}).get("delimiter", self.delimiter)
-        return ListTablesResponse(
+        return ln.ListTablesResponse(
             tables=[delimiter.join([*parts, name]) for parts, name in positions],
             page_token=encode_token(json.dumps(positions[-1])) if rest and positions else None,
         )
@@ -406,18 +375,25 @@ class CatalogNamespace(TableOperations):
             level = [child for siblings in children for child in siblings]
         return namespaces
 
-    def _list_page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
+    def _list_page(self, candidates: Mapping[str, Candidate], request: ln.ListTablesRequest) -> ln.ListTablesResponse:
         """Return the page of a list that a request asks for, loading no more tables than it needs."""
-        rest = remaining_keys(candidates, request.limit, request.page_token)
+        keys = remaining_keys(candidates, request.limit, request.page_token)
         names: list[str] = []
-        while rest and (request.limit is None or len(names) < request.limit):
-            count = len(rest) if request.limit is None else request.limit - len(names)
-            batch, rest = rest[:count], rest[count:]
+        rest = self._fill_page(names, [(name, candidates[name]) for name in keys], request)
+        return ln.ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
+
+    def _fill_page(
+        self, page: list[T], candidates: list[tuple[T, Candidate]], request: ln.ListTablesRequest
+    ) -> list[tuple[T, Candidate]]:
+        """Add the keys of Lance tables to a page, up to the limit of the request; return the candidates left over."""
+        while candidates and (request.limit is None or len(page) < request.limit):
+            count = len(candidates) if request.limit is None else request.limit - len(page)
+            batch, candidates = candidates[:count], candidates[count:]
             mask = self._lance_table_mask(
-                [candidates[name] for name in batch], declared=request.include_declared is not False
+                [candidate for _, candidate in batch], declared=request.include_declared is not False
             )
-            names += [name for name, keep in zip(batch, mask, strict=True) if keep]
-        return ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
+            page += [key for (key, _), keep in zip(batch, mask, strict=True) if keep]
+        return candidates
 
     def _lance_table_mask(self, candidates: Sequence[Candidate], *, declared: bool) -> list[bool]:
         """Return for each candidate whether it is a Lance table, and unless `declared`, whether it has data."""
@@ -446,7 +422,7 @@ class CatalogNamespace(TableOperations):
             get_location(table, entry), self._access.options(entry), confinement=self.confinement, **at
         )
 
-    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
+    def declare_table(self, request: ln.DeclareTableRequest) -> ln.DeclareTableResponse:
         """Create the entry of a table that has no data yet."""
         table = self._parse_table_id(request.id)
         with explain_existing(self, table.parts):
@@ -459,7 +435,7 @@ class CatalogNamespace(TableOperations):
         except (InvalidInputError, OutsideConfinementError):
             self._tables.delete(table)  # it was created just now, and nothing is in it
             raise
-        return DeclareTableResponse(
+        return ln.DeclareTableResponse(
             location=entry.location,
             storage_options=options,
             properties=dict(entry.properties),
@@ -540,7 +516,7 @@ class CatalogNamespace(TableOperations):
             InvalidInputError: the table cannot be found.
         """
 
-    def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
+    def register_table(self, request: ln.RegisterTableRequest) -> ln.RegisterTableResponse:
         """Create the entry of a table whose data exists already."""
         table = self._parse_table_id(request.id)
         mode = parse_choice("mode", request.mode, "Create", "Overwrite")
@@ -559,7 +535,7 @@ class CatalogNamespace(TableOperations):
             if mode == "Create":
                 raise
             entry = self._replace_entry(table, request.location, properties)
-        return RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
+        return ln.RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
 
     def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
         """Return whether there is certainly no dataset at a location; False if this client cannot read it."""
@@ -587,13 +563,15 @@ class CatalogNamespace(TableOperations):
             raise own_location_error(table, location, entry.location)
         return entry
 
-    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+    def describe_table(self, request: ln.DescribeTableRequest) -> ln.DescribeTableResponse:
         """Return where a table lies; with `load_detailed_metadata`, also its version, schema and statistics."""
         table = self._parse_table_id(request.id)
         needs_data = bool(request.check_declared or request.load_detailed_metadata)
         entry = self._load_with_credentials(table, request.vend_credentials)
         location, options = get_location(table, entry), self._access.options(entry)
-        response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
+        response = ln.DescribeTableResponse(
+            location=location, storage_options=options, properties=dict(entry.properties)
+        )
         response.managed_versioning = self._is_managed(table, entry.properties) or None
         if needs_data:
             response.is_only_declared = not self._has_data(table, entry)
@@ -626,31 +604,31 @@ class CatalogNamespace(TableOperations):
                 "give your own as storage.* properties, or let the catalog vend"
             )
 
-    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
+    def _add_schema(self, response: ln.DescribeTableResponse, entry: Entry) -> None:
         """Set the response's schema if the catalog has it, without opening the table. Does nothing by default."""
 
-    def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
+    def table_exists(self, request: ln.TableExistsRequest) -> ln.TableExistsResponse:
         """Return if the table, or the given version of it, exists, else raise."""
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=self._access.vends and request.version is not None)
         if request.version is not None:
             self._table_ref(table, entry, version=request.version).open()
-        return TableExistsResponse()
+        return ln.TableExistsResponse()
 
-    def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
+    def deregister_table(self, request: ln.DeregisterTableRequest) -> ln.DeregisterTableResponse:
         """Delete the entry of a table; its data stays."""
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=False)
         self._tables.delete(table)
-        return DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+        return ln.DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
-    def drop_table(self, request: DropTableRequest) -> DropTableResponse:
+    def drop_table(self, request: ln.DropTableRequest) -> ln.DropTableResponse:
         """Delete the entry of a table, then its data; if the catalog refuses, both stay."""
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=self._access.vends)
         options = self._access.options(entry)
         self._drop_data(table, entry, options)
-        return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+        return ln.DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
     def _drop_data(self, table: TableId, entry: Entry, options: Mapping[str, str]) -> None:
         """Delete the entry of a table, then its data."""
@@ -663,15 +641,15 @@ class CatalogNamespace(TableOperations):
                 f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
             ) from error
 
-    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
+    def rename_table(self, request: ln.RenameTableRequest) -> ln.RenameTableResponse:
         """Raise UnsupportedOperationError; catalogs that can rename tables override this."""
         raise UnsupportedOperationError(
             f"{self._parse_table_id(request.id)}: {self.client} has no call that renames such a table"
         )
 
     def _rename(
-        self, request: RenameTableRequest, rename: Callable[[TableId, TableId, Entry], None]
-    ) -> RenameTableResponse:
+        self, request: ln.RenameTableRequest, rename: Callable[[TableId, TableId, Entry], None]
+    ) -> ln.RenameTableResponse:
         """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
         source = self._parse_table_id(request.id)
         namespace = self._parse_namespace_id(request.new_namespace_id) if request.new_namespace_id else source.namespace
@@ -679,7 +657,7 @@ class CatalogNamespace(TableOperations):
         if namespace.catalog != source.namespace.catalog:
             raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
         rename(source, target, self._tables.load(source, vend=False))
-        return RenameTableResponse()
+        return ln.RenameTableResponse()
 
 
 _namespace_parts = attrgetter("parts")
@@ -718,7 +696,7 @@ def own_location_error(table: TableId, location: str, chosen: str) -> Unsupporte
     )
 
 
-def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> None:
+def _add_details(response: ln.DescribeTableResponse, table: dataset.TableRef) -> None:
     details = dataset.read_details(table)
     response.version, response.var_schema = details.version, details.schema
     response.stats, response.metadata = details.stats, details.metadata

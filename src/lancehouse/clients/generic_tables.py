@@ -15,7 +15,7 @@ from lance_namespace.errors import (
 from lancehouse import locations
 from lancehouse.clients.catalog_namespace import Entry, is_renamed, map_concurrently, none_if_missing
 from lancehouse.clients.http import Reply
-from lancehouse.clients.iceberg import BULK_THRESHOLD, VEND_HEADERS, RestWarehouses, to_identifier, vended_options
+from lancehouse.clients.iceberg import VEND_HEADERS, RestWarehouses, to_identifier, vended_options
 from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
@@ -78,17 +78,13 @@ class GenericTables:
 
     def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
         """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
-        if len(tables) < BULK_THRESHOLD:
-            return self._find_one_by_one(tables, vend=vend)
         replies = self._rest.get_replies(
             [(self.table_path(table), GENERIC_VEND_HEADERS if vend else {}) for table in tables], query=""
         )
         reads = list(zip(tables, replies, strict=True))
-        others = iter(self._find_one_by_one([table for table, reply in reads if reply is None], vend=vend))
+        missing = [table for table, reply in reads if reply is None]
+        others = iter(map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), missing))
         return [next(others) if reply is None else _parse_entry(table, reply) for table, reply in reads]
-
-    def _find_one_by_one(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
-        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
@@ -101,7 +97,7 @@ class GenericTables:
         )
         if not _is_lance(loaded):
             raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
-        return _to_entry(loaded)
+        return to_entry(loaded)
 
     def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         """Create the entry of a table and return it as the server stored it."""
@@ -124,7 +120,7 @@ class GenericTables:
             )
             return loaded if is_ours else None
 
-        return _to_entry(
+        return to_entry(
             self._rest.create(
                 self._tables_path(table.namespace),
                 body,
@@ -175,10 +171,11 @@ def _is_lance(loaded: LoadedGenericTable) -> bool:
 
 def _parse_entry(table: TableId, reply: Reply) -> Entry | None:
     loaded = parse_reply(reply, LoadedGenericTable, table)
-    return _to_entry(loaded) if _is_lance(loaded) else None
+    return to_entry(loaded) if _is_lance(loaded) else None
 
 
-def _to_entry(loaded: LoadedGenericTable) -> Entry:
+def to_entry(loaded: LoadedGenericTable) -> Entry:
+    """Make an entry of a loaded table."""
     location, doc = loaded.table.base_location or "", loaded.table.doc
     return Entry(
         location=location,

@@ -7,10 +7,8 @@ takes less than a third of the processor time that urllib3 takes for it: docs/be
 from __future__ import annotations
 
 import asyncio
-import http.client
 import io
 import platform
-import socket
 import ssl
 import time
 import urllib.request
@@ -19,17 +17,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from string import punctuation
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import httptools
 import urllib3
 from lance_namespace.errors import InternalError, InvalidInputError, ServiceUnavailableError
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
+from urllib3.exceptions import ConnectTimeoutError, DecodeError, HTTPError, NewConnectionError, ProxyError
 
 from lancehouse import in_process, tracing
 from lancehouse.in_process import InProcessServer
@@ -38,7 +37,6 @@ from lancehouse.settings import ClientSettings
 CONNECTIONS = 16
 """Number of concurrent requests of one list operation."""
 
-NO_RETRIES = urllib3.Retry(False, redirect=False)
 USER_AGENT = f"lancehouse/{version('lancehouse')} (Python {platform.python_version()}; urllib3 {version('urllib3')})"
 
 MAX_IDLE = 64
@@ -48,18 +46,11 @@ RECEIVE_BYTES = 65_536
 
 PORTS: Mapping[str, int] = MappingProxyType({"http": 80, "https": 443})
 
-Answer = tuple[int, dict[str, str], bytes]
-"""Status, headers with names in lower case, body."""
-
 LENGTH_HEADERS = {"content-length", "transfer-encoding"}
 """Headers that say where a response ends; a response with neither ends when the connection is closed."""
 
-Channel: TypeAlias = "ConnectionPool | InProcessServer | urllib3.ProxyManager"
-"""How a server is reached: directly, in this process, or through a proxy."""
 
-
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A response that arrived completely."""
 
     status: int
@@ -85,9 +76,8 @@ class Transport:
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._timeout = urllib3.Timeout(connect=settings.connect_timeout_s, read=settings.read_timeout_s)
         self._tls = _tls_context(settings) if settings.endpoint.startswith("https:") or settings.ca_bundle else None
-        self._channels: dict[tuple[str, str], Channel] = {}
+        self._channels: dict[tuple[str, str], ConnectionPool | InProcessServer] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send a request once and read the whole response.
@@ -99,106 +89,63 @@ class Transport:
         """
         channel, host, target = self._resolve_channel(url)
         with tracing.span(method, {"http.request.method": method, "server.address": host}, "CLIENT") as span:
-            reply = self._send(channel, host, target, method, url, tracing.add_headers(headers), body)
+            try:
+                reply = _decode_body(Reply(*channel.send(method, target, tracing.add_headers(headers), body)))
+            except (OSError, HTTPError) as error:
+                raise self._explain(error, host) from error
             if span is not None:
                 span.set_attribute("http.response.status_code", reply.status)
             return reply
 
-    def _send(
-        self,
-        channel: Channel,
-        host: str,
-        target: str,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-    ) -> Reply:
-        try:
-            if isinstance(channel, urllib3.ProxyManager):
-                return self._send_through_proxy(channel, method, url, headers, body)
-            return _decode_body(Reply(*channel.send(method, target, headers, body)))
-        except (ssl.SSLError, urllib3.exceptions.SSLError) as error:
-            cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else error
+    def _explain(self, error: OSError | HTTPError, host: str) -> ServiceUnavailableError | InternalError:
+        """Return the error that says what became of a request."""
+        match error:
             # A certificate is verified before the request is sent; any other TLS error may happen after that.
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                raise UnreachableError(f"no secure connection to {host}: {_reason(error)}; see `ca_bundle`") from error
-            raise ResponseLostError(f"the secure connection to {host} broke: {_reason(error)}") from error
-        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            raise UnreachableError(f"no connection to {host}: {_reason(error)}") from error
-        except urllib3.exceptions.ProxyError as error:
-            raise UnreachableError(f"no connection to {host} through the proxy: {_reason(error)}") from error
-        except (TimeoutError, urllib3.exceptions.TimeoutError) as error:
-            seconds = self._settings.read_timeout_s
-            raise ResponseLostError(f"{host} gave no whole answer within {seconds:g} s") from error
-        except urllib3.exceptions.DecodeError as error:
-            raise UnreadableResponseError(
-                f"the answer of {host} is not encoded as it says: {_reason(error)}"
-            ) from error
-        except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise ResponseLostError(f"the answer of {host} was lost: {_reason(error)}") from error
-
-    def _send_through_proxy(
-        self, proxy: urllib3.ProxyManager, method: str, url: str, headers: Mapping[str, str], body: bytes | None
-    ) -> Reply:
-        answer = proxy.urlopen(
-            method,
-            url,
-            body=body,
-            headers=headers,
-            timeout=self._timeout,
-            retries=NO_RETRIES,
-            redirect=False,
-            assert_same_host=False,
-        )
-        return Reply(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
+            case ssl.SSLCertVerificationError():
+                return UnreachableError(f"no secure connection to {host}: {_reason(error)}; see `ca_bundle`")
+            case ssl.SSLError():
+                return ResponseLostError(f"the secure connection to {host} broke: {_reason(error)}")
+            case ProxyError():
+                return UnreachableError(f"no connection to {host} through the proxy: {_reason(error)}")
+            case NewConnectionError() | ConnectTimeoutError():
+                return UnreachableError(f"no connection to {host}: {_reason(error)}")
+            case TimeoutError():
+                return ResponseLostError(f"{host} gave no whole answer within {self._settings.read_timeout_s:g} s")
+            case DecodeError():
+                return UnreadableResponseError(f"the answer of {host} is not encoded as it says: {_reason(error)}")
+        return ResponseLostError(f"the answer of {host} was lost: {_reason(error)}")
 
     def send_many(self, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         """GET many targets of one server concurrently; None for each that has to be requested again with `send`."""
         channel, host, _ = self._resolve_channel(origin)
         with tracing.span("GET", {"server.address": host, "lancehouse.requests": len(requests)}, "CLIENT"):
             traced = [(target, tracing.add_headers(headers)) for target, headers in requests]
-            return self._send_many(channel, origin, traced)
-
-    def _send_many(
-        self, channel: Channel, origin: str, requests: Sequence[tuple[str, Mapping[str, str]]]
-    ) -> list[Reply | None]:
-        if isinstance(channel, InProcessServer):  # no network, so nothing is gained by concurrency
-            return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in requests]
-        if not isinstance(channel, ConnectionPool):
-            return [None] * len(requests)
-        limits = FetchLimits(self._settings.connect_timeout_s, self._settings.read_timeout_s, CONNECTIONS)
-        answers = fetch_many(origin, requests, self._tls, limits)
-        return [Reply(*answer) if answer is not None else None for answer in answers]
+            if isinstance(channel, ConnectionPool):
+                return channel.fetch_many(traced)
+            # no network, so nothing is gained by concurrency
+            return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in traced]
 
     def close(self) -> None:
         """Close idle connections; the next request opens a new one."""
         for channel in list(self._channels.values()):
-            match channel:
-                case ConnectionPool():
-                    channel.close()
-                case urllib3.ProxyManager():
-                    channel.clear()
+            if isinstance(channel, ConnectionPool):
+                channel.close()
 
-    def _resolve_channel(self, url: str) -> tuple[Channel, str, str]:
+    def _resolve_channel(self, url: str) -> tuple[ConnectionPool | InProcessServer, str, str]:
         """Return the channel to a URL's server, the server's name, and the request target."""
         scheme, host, *_ = urlsplit(url)
         if (channel := self._channels.get((scheme, host))) is None:
             channel = self._channels.setdefault((scheme, host), self._open_channel(scheme, host))
         return channel, host, url[len(f"{scheme}://{host}") :] or "/"
 
-    def _open_channel(self, scheme: str, host: str) -> Channel:
-        """Open a channel: direct, or through the proxy that the environment names for this host."""
+    def _open_channel(self, scheme: str, host: str) -> ConnectionPool | InProcessServer:
         if scheme == in_process.SCHEME:
             if (server := in_process.find_server(host)) is None:
                 raise UnreachableError(f"there is no server {host!r} in this process")
             return server
-        proxies = urllib.request.getproxies()
-        proxy = proxies.get(scheme) or proxies.get("all")
-        if proxy and not urllib.request.proxy_bypass(host):
-            return _proxy_manager(proxy, {"maxsize": MAX_IDLE, "ssl_context": self._tls})
-        seconds = {"connect_s": self._settings.connect_timeout_s, "read_s": self._settings.read_timeout_s}
-        return ConnectionPool(f"{scheme}://{host}", self._tls, **seconds)
+        connect_s, read_s = self._settings.connect_timeout_s, self._settings.read_timeout_s
+        proxy = _find_proxy(scheme, host)
+        return ConnectionPool(f"{scheme}://{host}", self._tls, connect_s=connect_s, read_s=read_s, proxy=proxy)
 
 
 def _decode_body(reply: Reply) -> Reply:
@@ -209,20 +156,28 @@ def _decode_body(reply: Reply) -> Reply:
     return Reply(reply.status, reply.headers, response.data)
 
 
-def _proxy_manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
-    """Create a pool of connections through a proxy, whose URL may lack its scheme and may contain user and password."""
-    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """Address of a proxy, and the headers by which it knows the user."""
+
+    scheme: str
+    host: str
+    port: int
+    headers: Mapping[str, str] = field(repr=False)
+
+
+def _find_proxy(scheme: str, host: str) -> Proxy | None:
+    """Return the proxy that the environment names for a host: its URL may lack the scheme, and may contain a user."""
+    proxies = urllib.request.getproxies()
+    url = proxies.get(scheme) or proxies.get("all")
+    if not url or urllib.request.proxy_bypass(host):
+        return None
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in PORTS or not parts.hostname:
         raise InvalidInputError(f"the environment names a proxy that is not http: {parts.scheme}://{parts.hostname}")
-    headers = None
-    if parts.username:
-        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers = urllib3.make_headers(proxy_basic_auth=user)
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    manager = urllib3.ProxyManager(address, proxy_headers=headers, **options)
-    # urllib3's read timeout applies to each packet, not to the whole response; these classes add a deadline.
-    manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-    return manager
+    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    headers = dict(urllib3.make_headers(proxy_basic_auth=user))
+    return Proxy(parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], headers)
 
 
 def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
@@ -247,73 +202,6 @@ def _tls_context(settings: ClientSettings) -> ssl.SSLContext:
     return context
 
 
-class _DeadlineReader(io.RawIOBase):
-    """Reads from a socket until the time for the whole response is over.
-
-    A socket's own timeout starts anew with every packet, so a server that sends one byte at a time would never exceed
-    it.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._raw = connection.makefile("rb", buffering=0)
-        self._timeout_s = connection.gettimeout()
-        self._until = time.monotonic() + self._timeout_s if self._timeout_s is not None else float("inf")
-        self._first = True
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if self._timeout_s is not None and not self._first:
-            left_s = self._until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("the answer is not complete")
-            self._socket.settimeout(left_s)
-        self._first = False
-        count: int | None = self._raw.readinto(buffer)
-        return count
-
-    def close(self) -> None:
-        if not self.closed and self._socket.fileno() >= 0:
-            # The socket may go back to its pool: the next response must not start with what was left of this one's
-            # time.
-            self._socket.settimeout(self._timeout_s)
-        self._raw.close()
-        super().close()
-
-
-class _DeadlineSocket:
-    """Stands in for a socket in `http.client.HTTPResponse`, which uses nothing but `makefile`."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_DeadlineReader(self._connection))
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_DeadlineSocket(sock), *args, **kwargs)  # type: ignore[arg-type]
-
-
-class _Connection(HTTPConnection):
-    response_class = _Response
-
-
-class _SecureConnection(HTTPSConnection):
-    response_class = _Response
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
-
-
 def _reason(error: Exception) -> str:
     """Return the innermost message of an error of urllib3, without the representations of its objects."""
     text = str(error.args[-1] if error.args else error)
@@ -324,10 +212,20 @@ def _reason(error: Exception) -> str:
 
 
 class ConnectionPool:
-    """Keep-alive connections to one server. Thread-safe."""
+    """Keep-alive connections to one server, directly or through a proxy. Thread-safe."""
 
-    def __init__(self, origin: str, tls: ssl.SSLContext | None, *, connect_s: float, read_s: float) -> None:
+    def __init__(
+        self,
+        origin: str,
+        tls: ssl.SSLContext | None,
+        *,
+        connect_s: float,
+        read_s: float,
+        proxy: Proxy | None = None,
+    ) -> None:
         parts = urlsplit(origin)
+        self._origin = origin
+        self._proxy = proxy
         self._host = host_header(origin)
         self._address = (parts.hostname or "", parts.port or PORTS[parts.scheme])
         self._is_secure = parts.scheme == "https"
@@ -337,13 +235,15 @@ class ConnectionPool:
         self._idle: deque[HTTPConnection] = deque()
         weakref.finalize(self, _close_all, self._idle)
 
-    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send a request once and read the whole response.
 
         Raises:
             urllib3.exceptions.HTTPError: no connection could be opened.
             OSError: the connection broke, or the response did not arrive in time.
         """
+        if self._proxy is not None and not self._is_secure:  # it is sent the whole URL; TLS goes through a tunnel
+            target, headers = f"{self._origin}{target}", {**self._proxy.headers, **headers}
         data = encode_request(method, self._host, target, headers, body)
         connection = self._acquire_connection()
         try:
@@ -362,6 +262,40 @@ class ConnectionPool:
         """Close the idle connections. A connection in use returns to the pool, which stays usable."""
         _close_all(self._idle)
 
+    def fetch_many(self, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
+        """GET many targets, each with its headers; None for each response that did not arrive completely.
+
+        A list of tables loads every table separately. A few connections in one event loop take a fraction of the
+        processor time of one worker thread for each request, which is what a list waits for if the server is near.
+        What does not arrive completely is left to the caller, who sends that request again with retries and error
+        messages; so is all of it behind a proxy.
+        """
+        if self._proxy is not None:
+            return [None] * len(requests)
+        # A thread of its own: the caller may run inside an event loop, where `asyncio.run` is not allowed.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, self._fetch_many(requests)).result()
+
+    async def _fetch_many(self, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
+        replies: list[Reply | None] = [None] * len(requests)
+        pending = iter([(number, encode_request("GET", self._host, *each)) for number, each in enumerate(requests)])
+        loop = asyncio.get_running_loop()
+
+        async def fetch_pending() -> None:
+            connecting = loop.create_connection(
+                lambda: _BulkConnection(pending, replies, self._read_s),
+                *self._address,
+                ssl=self._tls if self._is_secure else None,
+            )
+            try:
+                _, protocol = await asyncio.wait_for(connecting, self._connect_s)
+            except (OSError, TimeoutError):
+                return
+            await protocol.closed
+
+        await asyncio.gather(*(fetch_pending() for _ in range(min(CONNECTIONS, len(requests)))))
+        return replies
+
     def _acquire_connection(self) -> HTTPConnection:
         """Return an idle connection that the server has not closed, else a new one."""
         with suppress(IndexError):
@@ -370,17 +304,25 @@ class ConnectionPool:
                 if connection.is_connected:
                     return connection
                 connection.close()
-        host, port = self._address
-        connection = (
-            HTTPSConnection(host, port, timeout=self._connect_s, ssl_context=self._tls)
-            if self._is_secure
-            else HTTPConnection(host, port, timeout=self._connect_s)
-        )
+        connection = self._create_connection()
         try:
             connection.connect()
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if self._proxy and isinstance(error, OSError | HTTPError) and not isinstance(error, ssl.SSLError):
+                raise ProxyError("the proxy cannot be reached, or refuses", error) from error
             raise
+        return connection
+
+    def _create_connection(self) -> HTTPConnection:
+        proxy, timeout = self._proxy, self._connect_s
+        host, port = self._address if proxy is None else (proxy.host, proxy.port)
+        if not self._is_secure and (proxy is None or proxy.scheme == "http"):
+            return HTTPConnection(host, port, timeout=timeout)
+        config = ProxyConfig(None, use_forwarding_for_https=False, assert_hostname=None, assert_fingerprint=None)
+        connection = HTTPSConnection(host, port, timeout=timeout, ssl_context=self._tls, proxy_config=config)
+        if proxy is not None and self._is_secure:
+            connection.set_tunnel(*self._address, proxy.headers, proxy.scheme)
         return connection
 
     def _exchange(self, connection: HTTPConnection, data: bytes) -> ResponseParser:
@@ -439,7 +381,7 @@ class ResponseParser:
     """Parses one response as its bytes arrive."""
 
     def __init__(self) -> None:
-        self.answer: Answer | None = None
+        self.answer: Reply | None = None
         """The response, as soon as it is complete; None before."""
         self.is_last = False
         """Whether the connection cannot be reused after this response."""
@@ -471,7 +413,7 @@ class ResponseParser:
         if not self._has_headers or LENGTH_HEADERS & self._headers.keys():
             raise BrokenResponseError("the connection was closed before the end of the answer")
         self.is_last = True
-        self.answer = (self._parser.get_status_code(), self._headers, b"".join(self._body))
+        self.answer = Reply(self._parser.get_status_code(), self._headers, b"".join(self._body))
 
     # Callbacks of httptools
 
@@ -492,60 +434,8 @@ class ResponseParser:
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if self.answer is None and status >= 200:  # 1xx responses are interim: the final one follows
-            self.answer = (status, self._headers, b"".join(self._body))
+            self.answer = Reply(status, self._headers, b"".join(self._body))
             self.is_last = not self._parser.should_keep_alive()
-
-
-# Many requests at once
-
-
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    """Timeouts in seconds, and the number of connections."""
-
-    connect_s: float
-    read_s: float
-    connections: int
-
-
-def fetch_many(
-    origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: FetchLimits
-) -> list[Answer | None]:
-    """GET many targets of one server, each with its headers; None for each response that did not arrive completely.
-
-    A list of tables loads every table separately. A few connections in one event loop take a fraction of the processor
-    time of one worker thread for each request, which is what a list waits for if the server is near. What does not
-    arrive completely is left to the caller, who sends that request again with retries and error messages.
-    """
-    # A thread of its own: the caller may run inside an event loop, where `asyncio.run` is not allowed.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, _fetch_many(origin, requests, tls, limits)).result()
-
-
-async def _fetch_many(
-    origin: str, requests: Sequence[tuple[str, Mapping[str, str]]], tls: ssl.SSLContext | None, limits: FetchLimits
-) -> list[Answer | None]:
-    parts, host = urlsplit(origin), host_header(origin)
-    secure = parts.scheme == "https"
-    answers: list[Answer | None] = [None] * len(requests)
-    pending = iter([(number, encode_request("GET", host, *each)) for number, each in enumerate(requests)])
-    loop = asyncio.get_running_loop()
-
-    async def fetch_pending() -> None:
-        connecting = loop.create_connection(
-            lambda: _BulkConnection(pending, answers, limits.read_s),
-            parts.hostname or "",
-            parts.port or PORTS[parts.scheme],
-            ssl=tls if secure else None,
-        )
-        try:
-            _, protocol = await asyncio.wait_for(connecting, limits.connect_s)
-        except (OSError, TimeoutError):
-            return
-        await protocol.closed
-
-    await asyncio.gather(*(fetch_pending() for _ in range(min(limits.connections, len(requests)))))
-    return answers
 
 
 class _BulkConnection(asyncio.Protocol):
@@ -554,7 +444,7 @@ class _BulkConnection(asyncio.Protocol):
     All connections take their requests from the same iterator, so that a slow one delays nobody.
     """
 
-    def __init__(self, pending: Iterator[tuple[int, bytes]], answers: list[Answer | None], read_s: float) -> None:
+    def __init__(self, pending: Iterator[tuple[int, bytes]], answers: list[Reply | None], read_s: float) -> None:
         self._pending = pending
         self._answers = answers
         self._read_s = read_s
@@ -585,7 +475,7 @@ class _BulkConnection(asyncio.Protocol):
             return
         self._timeout.cancel()
         # Compressed bodies are left to the caller's ordinary path, which decodes them.
-        if "content-encoding" not in answer[1]:
+        if "content-encoding" not in answer.headers:
             self._answers[self._number] = answer
         if self._parser.is_last:
             self._transport.close()

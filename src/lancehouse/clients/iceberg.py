@@ -18,34 +18,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 from uuid import uuid4
 
-from lance_namespace import (
-    BatchCommitTablesRequest,
-    BatchCommitTablesResponse,
-    BatchCreateTableVersionsRequest,
-    BatchCreateTableVersionsResponse,
-    BatchDeleteTableVersionsRequest,
-    BatchDeleteTableVersionsResponse,
-    CreateTableBranchRequest,
-    CreateTableBranchResponse,
-    CreateTableTagRequest,
-    CreateTableTagResponse,
-    CreateTableVersionRequest,
-    CreateTableVersionResponse,
-    DeclareTableRequest,
-    DeleteTableBranchRequest,
-    DeleteTableBranchResponse,
-    DeleteTableTagRequest,
-    DeleteTableTagResponse,
-    DeregisterTableRequest,
-    DescribeTableVersionRequest,
-    DescribeTableVersionResponse,
-    ListTableVersionsRequest,
-    ListTableVersionsResponse,
-    RenameTableRequest,
-    RenameTableResponse,
-    UpdateTableTagRequest,
-    UpdateTableTagResponse,
-)
+import lance_namespace as ln
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
@@ -77,15 +50,16 @@ from lancehouse.clients.managed_tables import ManagedTables
 from lancehouse.clients.managed_versions import ManagedVersions
 from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.credentials import (
+    AZURE_BLOB_AUTHORITY,
+    AZURE_BLOB_SCHEME,
     ENDPOINTS,
     EXPIRES,
     LANCE_NAMES,
     SAS_EXPIRES,
     SAS_TOKEN,
-    azure_endpoint,
     expires_soon,
 )
-from lancehouse.errors import ErrorMap, is_named, is_no_route, is_route_missing
+from lancehouse.errors import ErrorMap, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.dataset_files import split_location
@@ -120,9 +94,6 @@ VEND_HEADERS: Mapping[str, str] = MappingProxyType({"X-Iceberg-Access-Delegation
 
 LOCATIONS = ("root", "default-base-location")
 """Keys in `/v1/config` for the location of a warehouse's tables: of `lancehouse serve`, and of Polaris."""
-
-BULK_THRESHOLD = 8
-"""Number of tables from which on a list loads them in bulk."""
 
 EXISTS_TTL_S = 60.0
 """Seconds for which a namespace that was found is taken to exist."""
@@ -221,7 +192,7 @@ class IcebergNamespace(CatalogNamespace):
         target = table if new_id is None else self._parse_table_id(new_id)
         if target.namespace.catalog != table.namespace.catalog:
             raise InvalidInputError(f"{table} cannot be restored as {target}: it would change its warehouse")
-        self._tables.undrop(table, target)
+        self._tables.change_dropped("undrop", table, target)
         return target.parts
 
     def purge_table(self, id: Sequence[str]) -> None:
@@ -231,9 +202,9 @@ class IcebergNamespace(CatalogNamespace):
             TableNotFoundError: no dropped table was called so.
             UnsupportedOperationError: the server keeps no dropped tables.
         """
-        self._tables.purge(self._parse_table_id(id))
+        self._tables.change_dropped("purge", self._parse_table_id(id))
 
-    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
+    def rename_table(self, request: ln.RenameTableRequest) -> ln.RenameTableResponse:
         """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
         return self._rename(request, self._tables.rename)
 
@@ -272,7 +243,7 @@ class IcebergNamespace(CatalogNamespace):
 
     # Commits
 
-    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
+    def create_table_version(self, request: ln.CreateTableVersionRequest) -> ln.CreateTableVersionResponse:
         """Commit a manifest that Lance has staged as the next version. Sending the same request again is safe.
 
         Raises:
@@ -283,12 +254,14 @@ class IcebergNamespace(CatalogNamespace):
         [version] = self._versions.create([request])
         return version.to_response()
 
-    def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
+    def batch_create_table_versions(
+        self, request: ln.BatchCreateTableVersionsRequest
+    ) -> ln.BatchCreateTableVersionsResponse:
         """Commit staged versions of several tables, all or none."""
         versions = self._versions.create(request.entries)
-        return BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
+        return ln.BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
 
-    def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
+    def batch_commit_tables(self, request: ln.BatchCommitTablesRequest) -> ln.BatchCommitTablesResponse:
         """Execute a batch of operations, all or none.
 
         Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
@@ -297,15 +270,15 @@ class IcebergNamespace(CatalogNamespace):
         if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
             raise InvalidInputError("each operation of a batch names one thing to do")
         match request.operations:
-            case [CommitTableOperation(declare_table=DeclareTableRequest() as declare)]:
+            case [CommitTableOperation(declare_table=ln.DeclareTableRequest() as declare)]:
                 result = CommitTableResult(declare_table=self.declare_table(declare))
-            case [CommitTableOperation(deregister_table=DeregisterTableRequest() as deregister)]:
+            case [CommitTableOperation(deregister_table=ln.DeregisterTableRequest() as deregister)]:
                 result = CommitTableResult(deregister_table=self.deregister_table(deregister))
-            case [CommitTableOperation(delete_table_versions=BatchDeleteTableVersionsRequest() as delete)]:
+            case [CommitTableOperation(delete_table_versions=ln.BatchDeleteTableVersionsRequest() as delete)]:
                 result = CommitTableResult(delete_table_versions=self.batch_delete_table_versions(delete))
             case operations:
-                return BatchCommitTablesResponse(results=self._commit_operations(operations))
-        return BatchCommitTablesResponse(results=[result])
+                return ln.BatchCommitTablesResponse(results=self._commit_operations(operations))
+        return ln.BatchCommitTablesResponse(results=[result])
 
     def _commit_operations(self, operations: Sequence[CommitTableOperation]) -> list[CommitTableResult]:
         requests = [
@@ -339,19 +312,21 @@ class IcebergNamespace(CatalogNamespace):
 
     # Versions, tags and branches: from the catalog where it manages them, else from storage
 
-    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
+    def list_table_versions(self, request: ln.ListTableVersionsRequest) -> ln.ListTableVersionsResponse:
         """List the versions of a branch, oldest first unless `descending`."""
         response = self._managed.list_versions(self._parse_table_id(request.id), request)
         return super().list_table_versions(request) if response is None else response
 
-    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
+    def describe_table_version(self, request: ln.DescribeTableVersionRequest) -> ln.DescribeTableVersionResponse:
         """Return one version of a branch, by default the latest."""
         version = self._managed.find_version(self._parse_table_id(request.id), request.branch, request.version)
         if version is None:
             return super().describe_table_version(request)
-        return DescribeTableVersionResponse(version=version)
+        return ln.DescribeTableVersionResponse(version=version)
 
-    def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
+    def batch_delete_table_versions(
+        self, request: ln.BatchDeleteTableVersionsRequest
+    ) -> ln.BatchDeleteTableVersionsResponse:
         """Delete versions and the data that no other version needs, then their snapshots in the catalog."""
         table = self._parse_table_id(request.id)
         is_managed = self._managed.prepare_deletion(table, request.branch)
@@ -360,30 +335,30 @@ class IcebergNamespace(CatalogNamespace):
             self._managed.sync(table)
         return response
 
-    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
+    def create_table_tag(self, request: ln.CreateTableTagRequest) -> ln.CreateTableTagResponse:
         """Create a tag of a version, by default of the main branch, in storage and in the catalog."""
         response = super().create_table_tag(request)
         self._managed.sync(self._parse_table_id(request.id))
         return response
 
-    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
+    def update_table_tag(self, request: ln.UpdateTableTagRequest) -> ln.UpdateTableTagResponse:
         """Point a tag to another version, in storage and in the catalog."""
         response = super().update_table_tag(request)
         self._managed.sync(self._parse_table_id(request.id))
         return response
 
-    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
+    def delete_table_tag(self, request: ln.DeleteTableTagRequest) -> ln.DeleteTableTagResponse:
         """Delete a tag in storage and in the catalog; its version stays."""
         response = super().delete_table_tag(request)
         self._managed.sync(self._parse_table_id(request.id), deleted_tag=request.tag)
         return response
 
-    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
+    def create_table_branch(self, request: ln.CreateTableBranchRequest) -> ln.CreateTableBranchResponse:
         """Create a branch from a version of another branch."""
         self._managed.prepare_branch(self._parse_table_id(request.id), request.name)
         return super().create_table_branch(request)
 
-    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
+    def delete_table_branch(self, request: ln.DeleteTableBranchRequest) -> ln.DeleteTableBranchResponse:
         """Delete a branch in storage and in the catalog, unless another branch was created from it."""
         response = super().delete_table_branch(request)
         self._managed.sync(self._parse_table_id(request.id), deleted_branch=request.name)
@@ -499,7 +474,7 @@ class RestWarehouses:
                 return self._call_and_remember(catalog, others[0], call)
             except LanceNamespaceError as second:
                 # An error of a route that exists describes the problem; if neither route exists, report the first.
-                raise (error if is_route_missing(second) and not is_named(second) else second) from None
+                raise (error if is_route_missing(second) else second) from None
 
     def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
         result = call(paths)
@@ -748,21 +723,17 @@ class IcebergTables:
 
     def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
         """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
-        if len(tables) < BULK_THRESHOLD:
-            return self._find_one_by_one(tables, vend=vend)
         paths = [self._warehouses.resolved_paths(table.namespace.catalog).table_path(table) for table in tables]
         cached = [None if vend else self._entry_cache.get(path) for path in paths]
         headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached]
         replies = self._rest.get_replies(list(zip(paths, headers, strict=True)), query=REFS_ONLY)
         reads = list(zip(tables, paths, replies, cached, strict=True))
-        others = iter(self._find_one_by_one([table for table, _, reply, _ in reads if reply is None], vend=vend))
+        missing = [table for table, _, reply, _ in reads if reply is None]
+        others = iter(map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), missing))
         return [
             next(others) if reply is None else self._parse_entry(table, path, reply, previous)
             for table, path, reply, previous in reads
         ]
-
-    def _find_one_by_one(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
-        return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     def _parse_entry(self, table: TableId, path: str, reply: Reply, cached: CachedEntry | None) -> Entry | None:
         if reply.status == 304 and cached is not None:
@@ -843,8 +814,10 @@ class IcebergTables:
                 loaded = self._find_table(at.table_path(table), table)
                 if loaded is None or not table_properties.items() <= (loaded.metadata.properties or {}).items():
                     return None
-                is_ours = location is None or _is_at(loaded, location) or self._chooses_locations(table, location)
-                return loaded if is_ours else None
+                if location is None or _is_at(loaded, location):
+                    return loaded
+                chosen = self.find_staged_location(table, location)
+                return loaded if chosen is not None and not locations.is_same(chosen, location) else None
 
             return self._rest.create(
                 at.tables_path(table.namespace),
@@ -864,15 +837,11 @@ class IcebergTables:
             lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, on={404: TableNotFoundError})
         )
 
-    def _find_table_at(self, path: str, table: TableId, location: str) -> LoadedTable | None:
-        """Load the table at a path; return None if there is none, or if its location is another one."""
+    def _is_found_at(self, table: TableId, location: str) -> bool:
+        """Return whether the server finds a table by its name, with this location."""
+        path = self._warehouses.resolved_paths(table.namespace.catalog).table_path(table)
         loaded = self._find_table(path, table)
-        return loaded if loaded is not None and _is_at(loaded, location) else None
-
-    def _chooses_locations(self, table: TableId, location: str) -> bool:
-        """Return whether the server puts tables elsewhere than where it is asked to."""
-        chosen = self.find_staged_location(table, location)
-        return chosen is not None and not locations.is_same(chosen, location)
+        return loaded is not None and _is_at(loaded, location)
 
     def find_staged_location(self, table: TableId, location: str) -> str | None:
         """Return where the server would put a new table that is asked for at a location; None if it does not tell.
@@ -902,13 +871,7 @@ class IcebergTables:
         if self._is_lost(table, entry.location):
             # The server decodes names twice: encoded twice, the name leads to the table that was just created.
             encoded_twice = TableId(table.namespace, table.to_path_segment())
-            catalog = table.namespace.catalog
-            if (
-                self._warehouses.call(
-                    catalog, lambda at: self._find_table_at(at.table_path(encoded_twice), table, entry.location)
-                )
-                is None
-            ):
+            if not self._is_found_at(encoded_twice, entry.location):
                 raise _double_decoding_error(table, "what the server made could not be taken back")
             self.delete(encoded_twice)
             raise _double_decoding_error(table, "it was taken back")
@@ -919,14 +882,7 @@ class IcebergTables:
         Polaris decodes the names of Iceberg tables twice, the second time as in a form (`+` is a space). Only names
         that such decoding changes cost a request.
         """
-        if unquote_plus(table.name) == table.name:
-            return False
-        return (
-            self._warehouses.call(
-                table.namespace.catalog, lambda at: self._find_table_at(at.table_path(table), table, location)
-            )
-            is None
-        )
+        return unquote_plus(table.name) != table.name and not self._is_found_at(table, location)
 
     def delete(self, table: TableId, *, data: bool = False) -> None:
         """Delete the entry of a table; its data stays, or is deleted by a server that keeps dropped tables."""
@@ -948,16 +904,10 @@ class IcebergTables:
 
         return self._warehouses.call(catalog, fetch).tables
 
-    def undrop(self, table: TableId, target: TableId) -> None:
-        """Restore a dropped table."""
-        self.note_change(target)
-        self._post_dropped("undrop", table, target)
-
-    def purge(self, table: TableId) -> None:
-        """Delete a dropped table and its data now."""
-        self._post_dropped("purge", table)
-
-    def _post_dropped(self, word: str, table: TableId, target: TableId | None = None) -> None:
+    def change_dropped(self, word: str, table: TableId, target: TableId | None = None) -> None:
+        """Restore a dropped table as another (`undrop`), or delete it and its data now (`purge`)."""
+        if target is not None:
+            self.note_change(target)
         body = RestoreTable(
             namespace=list(table.namespace.levels),
             name=table.name,
@@ -1116,8 +1066,10 @@ def from_iceberg_config(config: Mapping[str, str]) -> dict[str, str]:
             options["azure_storage_sas_token"] = value
         elif key.startswith(f"{SAS_EXPIRES}."):
             options[EXPIRES] = value
-    if endpoint := azure_endpoint(options.get("azure_storage_account_name", ""), config):
-        options["azure_storage_endpoint"] = endpoint
+    if authority := config.get(AZURE_BLOB_AUTHORITY):
+        account, scheme = options.get("azure_storage_account_name", ""), config.get(AZURE_BLOB_SCHEME, "https")
+        host = f"{account}{authority}" if authority.startswith(".") else f"{authority}/{account}"
+        options["azure_storage_endpoint"] = f"{scheme}://{host}"
     if config.get("s3.path-style-access", "").lower() == "true":
         options["aws_virtual_hosted_style_request"] = "false"
     # Lance's object stores refuse plain HTTP unless it is allowed explicitly.

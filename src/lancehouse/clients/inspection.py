@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
 
 import pyarrow as pa
 from lance_namespace import DescribeTableRequest, LanceNamespace
 from lance_namespace.errors import NamespaceNotFoundError, TableNotFoundError, UnsupportedOperationError
 
 from lancehouse.clients.catalog_namespace import CatalogNamespace, Entry, map_concurrently
-from lancehouse.clients.generic_tables import GenericTables
+from lancehouse.clients.generic_tables import GENERIC_VEND_HEADERS, GenericTables, to_entry
 from lancehouse.clients.iceberg import (
     DUMMY_SCHEMA,
     REFS_ONLY,
@@ -22,20 +21,20 @@ from lancehouse.clients.iceberg import (
     TRANSACTIONS,
     VEND_HEADERS,
     IcebergNamespace,
+    IcebergTables,
     WarehousePaths,
     vended_options,
 )
 from lancehouse.clients.managed_versions import TableHead, manifest_path, schema_updates
 from lancehouse.clients.rest import parse_reply
-from lancehouse.clients.unity import EXTERNAL, UnityNamespace
+from lancehouse.clients.unity import UnityNamespace, is_external_lance
 from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef
 from lancehouse.properties import GC_ENABLED, IMPL, LANCE, STAGED, is_lance, managed_by
 from lancehouse.schema.unity import to_unity
-from lancehouse.wire.iceberg import LatestTable, LoadedGenericTable, LoadedTable, TablePage, VersionedTable
-from lancehouse.wire.unity import UnityTablePage
+from lancehouse.wire.iceberg import LatestTable, LoadedGenericTable, LoadedTable, VersionedTable
 
 UPDATE = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}"
 """Endpoint, as a server announces it, that commits to a table."""
@@ -151,9 +150,9 @@ class Inspector:
         """Set the property that keeps Iceberg's maintenance from deleting the table's data as orphan files.
 
         Raises:
-            UnsupportedOperationError: the catalog has no such property.
+            UnsupportedOperationError: the catalog cannot change it.
         """
-        raise UnsupportedOperationError(f"{'.'.join(id)}: this catalog has nothing that could be set")
+        self.update_table_properties(id, {GC_ENABLED: "false"}, ())
 
     def update_table_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:  # noqa: ARG002
         """Set and remove properties of a table's entry.
@@ -198,7 +197,7 @@ class IcebergInspector(Inspector):
             return _to_foreign_table(id, loaded)
         vended = vended_options(location, loaded.config, loaded.storage_credentials)
         entry = Entry(location, properties, vended)
-        head = TableHead.of(entry, versioned)
+        head = TableHead(entry, versioned)
         is_managed = managed_by(properties) == IMPL
         return InspectedTable(
             location,
@@ -258,14 +257,6 @@ class IcebergInspector(Inspector):
         if updates := schema_updates(head, history.read_schema(ref)):
             self._client._versions.commit_updates(table, head, updates)
 
-    def protect_from_gc(self, id: Id) -> None:
-        """Set `gc.enabled=false`."""
-        table = TableId.parse(id)
-        head = self._client._versions.load_head(table, all_snapshots=False)
-        self._client._versions.commit_updates(
-            table, head, [{"action": "set-properties", "updates": {GC_ENABLED: "false"}}]
-        )
-
     def update_table_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
         """Set and remove properties of a table's entry, in one commit."""
         table = TableId.parse(id)
@@ -305,7 +296,7 @@ class GenericTableInspector(Inspector):
         on: ErrorMap = {404: TableNotFoundError}
         try:
             loaded = self._tables._rest.get(
-                self._tables.table_path(table), LoadedGenericTable, about=table, headers=VEND_HEADERS, on=on
+                self._tables.table_path(table), LoadedGenericTable, about=table, headers=GENERIC_VEND_HEADERS, on=on
             )
         except TableNotFoundError:
             with suppress(TableNotFoundError, NamespaceNotFoundError):  # generic and Iceberg tables share names
@@ -314,7 +305,7 @@ class GenericTableInspector(Inspector):
         if loaded.table.format.lower() != LANCE:
             kind = f"generic table ({loaded.table.format})"
             return ForeignTable(tuple(id), kind, loaded.table.base_location or "", is_gc_protected=True)
-        entry = self._tables.load(table, vend=True)
+        entry = to_entry(loaded)
         return InspectedTable(entry.location, entry.properties, self._client._access.options(entry))
 
     def update_namespace_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
@@ -342,7 +333,7 @@ class UnityInspector(Inspector):
         """Load one table, see `Inspector`."""
         table = self._client._parse_table_id(id)
         loaded = self._client._tables.get(table)
-        if not is_lance(loaded.properties) or loaded.table_type != EXTERNAL:
+        if not is_external_lance(loaded):
             return ForeignTable(tuple(id), _format_kind(loaded.table_type), loaded.storage_location or "")
         entry = self._client._tables.to_entry(loaded, table, vend=True)
         columns = {column["name"]: _format_unity_type(column) for column in entry.columns}
@@ -355,21 +346,13 @@ class UnityInspector(Inspector):
         if len(namespace) <= self.catalog_levels:
             return [], []
         at = self._client._parse_namespace_id(namespace)
-        names = sorted(self._client._tables.list_candidates(at))
-        query = urlencode({"catalog_name": at.catalog, "schema_name": at.levels[-1], "omit_columns": "true"})
-        pages = self._client._rest.list_pages(
-            "/tables",
-            UnityTablePage,
-            about=at,
-            query=query,
-            token_name="page_token",  # noqa: S106
-            first=None,
-        )
-        others = [table for page in pages for table in page.tables or () if table.name not in names]
-        return names, [
+        listed = self._client._tables.list_all(at)
+        others = [
             ForeignTable((*namespace, table.name), _format_kind(table.table_type), table.storage_location or "")
-            for table in others
+            for table in listed
+            if not is_external_lance(table)
         ]
+        return sorted(table.name for table in listed if is_external_lance(table)), others
 
     def expected_columns(self, table: TableRef) -> Columns:
         """Return the columns of a dataset with the types of Unity."""
@@ -408,15 +391,9 @@ def _distinct(roots: Iterable[str | None]) -> list[str]:
 
 
 def _list_iceberg_tables(tables: GenericTables, namespace: NamespaceId) -> list[ForeignTable]:
-    """List and load the Iceberg tables of a Polaris namespace."""
-
-    def list_names(at: WarehousePaths) -> list[str]:
-        on: ErrorMap = {404: NamespaceNotFoundError}
-        pages = tables._rest.list_pages(at.tables_path(namespace), TablePage, about=namespace, on=on)
-        return [identifier.name for page in pages for identifier in page.identifiers or ()]
-
-    table_names = tables._warehouses.call(namespace.catalog, list_names)
-    return map_concurrently(lambda name: _load_iceberg_table(tables, TableId(namespace, name)), table_names)
+    """List and load the Iceberg tables beside generic ones."""
+    names = list(IcebergTables(tables._rest, tables._warehouses, vends=False).list_candidates(namespace))
+    return map_concurrently(lambda name: _load_iceberg_table(tables, TableId(namespace, name)), names)
 
 
 def _load_iceberg_table(tables: GenericTables, table: TableId) -> ForeignTable:

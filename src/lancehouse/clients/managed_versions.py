@@ -127,15 +127,8 @@ class TableHead:
 
     entry: Entry
     table: VersionedTable
-    uri: str
-    """The table's location with the scheme `lance`, for its snapshots."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options to access the table's storage."""
-
-    @classmethod
-    def of(cls, entry: Entry, table: VersionedTable, options: Mapping[str, str] | None = None) -> TableHead:
-        """Make the head of a table from what the catalog returned."""
-        return cls(entry, table, locations.to_lance_uri(entry.location), options or {})
 
     @property
     def is_lance_aware(self) -> bool:
@@ -572,7 +565,7 @@ class ManagedVersions:
 
     def keep_described(self, table: TableId, entry: Entry, loaded: VersionedTable) -> None:
         """Keep the head of a managed table that was loaded to be described: Lance asks for its version next."""
-        head = TableHead.of(entry, loaded, self._access.merge(entry.properties, entry.vended))
+        head = TableHead(entry, loaded, self._access.merge(entry.properties, entry.vended))
         change = self._tables.last_change(table)
         self._described.put(table, (time.monotonic(), change, self.heads.put(table, head)))
 
@@ -594,7 +587,7 @@ class ManagedVersions:
     def load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
         """Load the table's head from the catalog, whoever manages its versions."""
         entry, loaded = self._tables.load_versions(table, all_snapshots=all_snapshots, vend=self._access.vends)
-        return TableHead.of(entry, loaded, self._access.merge(entry.properties, entry.vended))
+        return TableHead(entry, loaded, self._access.merge(entry.properties, entry.vended))
 
     def cached_head(self, table: TableId) -> TableHead:
         """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
@@ -617,7 +610,7 @@ class ManagedVersions:
         """Drop cached heads that may be out of date."""
         for table in tables:
             self.heads.forget(table)
-            self._tables.note_change(table)
+        self._note_changes(tables)
 
     def _note_changes(self, tables: Iterable[TableId]) -> None:
         """Let no description from before a change serve after it, those neither that are on their way here."""
@@ -757,7 +750,7 @@ def _to_snapshot(version: StagedVersion, head: TableHead, parent: int | None, se
         "sequence-number": sequence,
         "timestamp-ms": max(time.time_ns() // 1_000_000, head.timestamp_ms),
         # A scheme that Iceberg's readers refuse with an error: without a snapshot they would read the table as empty.
-        "manifest-list": f"{head.uri}/{version.final_path}",
+        "manifest-list": f"{locations.to_lance_uri(head.entry.location)}/{version.final_path}",
         "summary": {key: value for key, value in summary.items() if value is not None},
     }
 

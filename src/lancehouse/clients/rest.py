@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from itertools import count
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from lance_namespace.errors import (
@@ -59,6 +59,8 @@ NOT_HANDLED = frozenset({429, 503})
 """Statuses by which a server says that it did not handle the request, for now."""
 NOT_MADE = frozenset({501, 503})
 """Server errors after which a commit was certainly not made; after any other 5xx its state is unknown."""
+BULK_THRESHOLD = 8
+"""Number of objects from which on they are requested in bulk."""
 NO_CONTENT = 204
 CONFLICT = 409
 REFUSED = frozenset({401, 419})
@@ -144,17 +146,19 @@ class Rest:
         self, path: str, *, about: object, query: str = "", headers: Headers | None = None, on: ErrorMap = NO_OVERRIDES
     ) -> Reply:
         """GET one object as an unparsed response, with retries."""
-        for attempt in count():
-            outcome = self._attempt("GET", path, query, None, headers, about, on)
-            if outcome.state in (CallState.DONE, CallState.REFUSED) or not self._wait_before_retry(attempt, outcome):
-                return outcome.result()
-        raise AssertionError("count() does not end")
+        for outcome in self._attempts("GET", path, query, None, headers, about, on):
+            if outcome.state in (CallState.DONE, CallState.REFUSED):
+                break
+        return outcome.result()
 
     def get_replies(self, requests: Sequence[tuple[str, Headers]], *, query: str) -> list[Reply | None]:
         """GET many objects concurrently, each by its path and with its own headers; return unparsed responses in order.
 
         An object whose response is not 200 or 304 is None: call `get_reply` for it, which retries and raises the error.
+        So are all of them if they are few, for which this is not worth its while.
         """
+        if len(requests) < BULK_THRESHOLD:
+            return [None] * len(requests)
         origin = "{0.scheme}://{0.netloc}".format(urlsplit(self._base))
         signed_requests = []
         for path, headers in requests:
@@ -173,7 +177,7 @@ class Rest:
         Raises:
             LanceNamespaceError: no answer came, or the server failed, or it does not know the sender.
         """
-        outcome = self._attempt("GET", path, "", None, None, "the catalog", NO_OVERRIDES)
+        outcome = self._attempt("GET", self._base + path, None, self._headers, "the catalog", NO_OVERRIDES)
         if outcome.status in (0, *REFUSED, 403, 429) or outcome.status >= 500:
             outcome.result()
 
@@ -222,8 +226,7 @@ class Rest:
         lost nor made twice.
         """
         in_doubt = False
-        for attempt in count():
-            outcome = self._attempt("POST", path, "", body, headers, about, on)
+        for outcome in self._attempts("POST", path, "", body, headers, about, on):
             if outcome.state is CallState.DONE:
                 try:
                     return parse_reply(outcome.result(), model, about)
@@ -234,9 +237,9 @@ class Rest:
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
             if in_doubt and (created := lookup()) is not None:
                 return created
-            if outcome.state is CallState.REFUSED or not self._wait_before_retry(attempt, outcome):
-                outcome.result()
-        raise AssertionError("count() does not end")
+            if outcome.state is CallState.REFUSED:
+                break
+        return parse_reply(outcome.result(), model, about)  # raises
 
     def post(
         self, path: str, body: BaseModel, *, about: object, is_done: Callable[[], bool], on: ErrorMap = NO_OVERRIDES
@@ -246,13 +249,12 @@ class Rest:
         If the response is lost, `is_done` checks whether the change was made. Returns None if it was, else the
         response.
         """
-        for attempt in count():
-            outcome = self._attempt("POST", path, "", body, None, about, on)
+        for outcome in self._attempts("POST", path, "", body, None, about, on):
             if outcome.state is CallState.UNKNOWN and is_done():
                 return None
-            if outcome.state is not CallState.NOT_HANDLED or not self._wait_before_retry(attempt, outcome):
-                return outcome.result()
-        raise AssertionError("count() does not end")
+            if outcome.state is not CallState.NOT_HANDLED:
+                break
+        return outcome.result()
 
     def commit(
         self,
@@ -274,8 +276,7 @@ class Rest:
             CommitStateUnknownError: the server could not be asked what became of the commit.
         """
         in_doubt = False
-        for attempt in count():
-            outcome = self._attempt("POST", path, "", body, None, about, on)
+        for outcome in self._attempts("POST", path, "", body, None, about, on):
             if outcome.state is CallState.DONE and _is_commit_response(outcome.result()):
                 return
             # A 2xx response that is not the catalog's own, such as a proxy's page, proves nothing. Iceberg's
@@ -289,8 +290,6 @@ class Rest:
                 if is_made is False or not in_doubt:
                     raise _conflict_error(about, outcome)
             elif outcome.state is CallState.REFUSED:
-                outcome.result()
-            if not self._wait_before_retry(attempt, outcome):
                 break
         if in_doubt:
             raise CommitStateUnknownError(
@@ -311,15 +310,15 @@ class Rest:
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
         """Delete one object. A 404 after an attempt whose response was lost is a success: that attempt deleted it."""
         in_doubt = False
-        for attempt in count():
-            outcome = self._attempt("DELETE", path, query, None, None, about, on)
+        for outcome in self._attempts("DELETE", path, query, None, None, about, on):
             if outcome.state is CallState.DONE or (in_doubt and outcome.status == 404):
                 return
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN
-            if outcome.state is CallState.REFUSED or not self._wait_before_retry(attempt, outcome):
-                outcome.result()
+            if outcome.state is CallState.REFUSED:
+                break
+        outcome.result()
 
-    def _attempt(
+    def _attempts(
         self,
         method: str,
         path: str,
@@ -328,23 +327,33 @@ class Rest:
         headers: Headers | None,
         about: object,
         on: ErrorMap,
-    ) -> CallOutcome:
-        """Send a request once; a second time if its token was refused and there is a newer one."""
+    ) -> Iterator[CallOutcome]:
+        """Send a request as long as the caller wants another outcome and retries are left, with pauses in between."""
         url = f"{self._base}{path}?{query}" if query else self._base + path
         data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
         all_headers = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
+        for attempt in count():
+            outcome = self._attempt(method, url, data, all_headers, about, on)
+            yield outcome
+            if not self._wait_before_retry(attempt, outcome):
+                return
+
+    def _attempt(
+        self, method: str, url: str, data: bytes | None, headers: Headers, about: object, on: ErrorMap
+    ) -> CallOutcome:
+        """Send a request once; a second time if its token was refused and there is a newer one."""
         try:
             signature = self._auth.sign(method, url, data)
-            reply = self._send(method, url, {**all_headers, **signature}, data)
+            reply = self._send(method, url, {**headers, **signature}, data)
             if reply.status in REFUSED and self._auth.renew(signature):
-                reply = self._send(method, url, {**all_headers, **self._auth.sign(method, url, data)}, data)
+                reply = self._send(method, url, {**headers, **self._auth.sign(method, url, data)}, data)
         except UnreachableError as error:
             return CallOutcome(CallState.NOT_HANDLED, error=_prefix_error(about, error))
         except ResponseLostError as error:
             return CallOutcome(CallState.UNKNOWN, error=_prefix_error(about, error))
         except UnreadableResponseError as error:
             return CallOutcome(CallState.REFUSED, error=_prefix_error(about, error))
-        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in all_headers):
+        if reply.status < 300 or (reply.status == 304 and "If-None-Match" in headers):
             return CallOutcome(CallState.DONE, reply)
         return CallOutcome(
             STATE_BY_STATUS.get(reply.status, CallState.REFUSED), reply, self._error_from_reply(reply, about, on)
@@ -473,43 +482,31 @@ def _retry_after_s(reply: Reply | None) -> float:
 # Authentication: bearer token, OAuth2 client credentials, AWS SigV4, or nothing
 
 
-class RequestSigner(Protocol):
-    """Adds authentication to requests."""
+class RequestSigner:
+    """Adds authentication to requests: a fixed token, or none."""
 
-    def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """Return the headers that authenticate a request."""
-
-    def renew(self, rejected: Headers) -> bool:
-        """Return whether a request whose headers were rejected is worth another attempt, after fetching a new token."""
-
-    def secrets(self) -> Sequence[str]:
-        """Return the secrets to mask in error messages, because a server may repeat them."""
-
-
-class StaticToken:
-    """Sends the same headers with every request: a fixed token, or none."""
-
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None = None) -> None:
         self._headers = bearer_headers(token)
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
-        """Return the token's header, whatever the request."""
+        """Return the headers that authenticate a request."""
         return self._headers
 
     def renew(self, rejected: Headers) -> bool:
-        """Return False: there is no other token."""
+        """Return whether a request whose headers were rejected is worth another attempt, after fetching a new token."""
         return False
 
-    def secrets(self) -> Sequence[str]:
-        """Return the token."""
-        return bearer_tokens(self._headers)
+    def secrets(self) -> list[str]:
+        """Return the secrets to mask in error messages, because a server may repeat them."""
+        return [value.removeprefix("Bearer ") for value in self._headers.values()]
 
 
-class ClientCredentials:
+class ClientCredentials(RequestSigner):
     """OAuth2 client credentials: one token for all threads, renewed before it expires and when it is refused."""
 
     def __init__(self, settings: ClientSettings, token_uri: str, fetch: FetchToken) -> None:
         assert settings.credential is not None
+        super().__init__(settings.auth_token)
         client_id, _, client_secret = settings.credential.partition(":")
         self._form = {
             "grant_type": "client_credentials",
@@ -520,7 +517,6 @@ class ClientCredentials:
         self._token_uri = token_uri
         self._fetch = fetch
         self._token_flight: SingleFlight[None] = SingleFlight()
-        self._headers = bearer_headers(settings.auth_token)
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:
@@ -534,10 +530,10 @@ class ClientCredentials:
         self._token_flight.run("token", lambda: self._renew(rejected))
         return True
 
-    def secrets(self) -> Sequence[str]:
+    def secrets(self) -> list[str]:
         """Return the client's secret, plain and form-encoded, and the token."""
         secret = self._form["client_secret"]
-        return [secret, quote_plus(secret), *bearer_tokens(self._headers)]
+        return [secret, quote_plus(secret), *super().secrets()]
 
     def _renew(self, rejected: Headers) -> None:
         # Compared by identity: each renewal makes a new mapping, also if the server returns an equal token.
@@ -551,10 +547,15 @@ class ClientCredentials:
         )
 
 
-class SigV4:
-    """AWS Signature Version 4, with the credentials that botocore finds."""
+class SigV4(RequestSigner):
+    """AWS Signature Version 4, with the credentials that botocore finds.
+
+    They are looked up for each request, so there are no newer ones. The secret key is not sent, and a signature is
+    valid for its request only: there is nothing to mask.
+    """
 
     def __init__(self, region: str, service: str) -> None:
+        super().__init__()
         try:
             from botocore.auth import SigV4Auth
             from botocore.awsrequest import AWSRequest
@@ -577,14 +578,6 @@ class SigV4:
         self._signer(credentials.get_frozen_credentials(), self._service, self._region).add_auth(request)
         return dict(request.headers)
 
-    def renew(self, rejected: Headers) -> bool:
-        """Return False: credentials are looked up for each request, so there are no newer ones."""
-        return False
-
-    def secrets(self) -> Sequence[str]:
-        """Return nothing: the secret key is not sent, and a signature is valid for its request only."""
-        return []
-
 
 def _is_loggable(record: logging.LogRecord) -> bool:
     """Return False for botocore's debug record of the signed request, which contains the session token."""
@@ -597,14 +590,9 @@ def create_signer(settings: ClientSettings, token_uri: str, fetch: FetchToken) -
         return SigV4(settings.sigv4_region, settings.sigv4_service)
     if settings.credential:
         return ClientCredentials(settings, settings.oauth2_server_uri or token_uri, fetch)
-    return StaticToken(settings.auth_token)
+    return RequestSigner(settings.auth_token)
 
 
 def bearer_headers(token: str | None) -> dict[str, str]:
     """Return the Authorization header for a token; no header for None."""
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def bearer_tokens(headers: Headers) -> list[str]:
-    """Return the tokens in headers that `bearer_headers` made."""
-    return [value.removeprefix("Bearer ") for value in headers.values()]

@@ -6,34 +6,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 from uuid import uuid4
 
+import lance_namespace as ln
 import pyarrow as pa
-from lance_namespace import (
-    BatchDeleteTableVersionsRequest,
-    BatchDeleteTableVersionsResponse,
-    CreateTableBranchRequest,
-    CreateTableBranchResponse,
-    CreateTableTagRequest,
-    CreateTableTagResponse,
-    CreateTableVersionRequest,
-    CreateTableVersionResponse,
-    DeleteTableBranchRequest,
-    DeleteTableBranchResponse,
-    DeleteTableTagRequest,
-    DeleteTableTagResponse,
-    DescribeTableRequest,
-    DescribeTableResponse,
-    DescribeTableVersionRequest,
-    DescribeTableVersionResponse,
-    LanceNamespace,
-    ListTableVersionsRequest,
-    ListTableVersionsResponse,
-    TableVersion,
-    UpdateTableTagRequest,
-    UpdateTableTagResponse,
-)
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
@@ -57,6 +34,17 @@ TableBranch = tuple[TableId, str | None]
 """A table and a branch of it, None for the main one."""
 
 
+def _refuse(what: str) -> Any:
+    """Return an operation that raises UnsupportedOperationError."""
+
+    def refuse(_self: object, _request: object) -> NoReturn:
+        raise UnsupportedOperationError(
+            f"{what} is no commit of Lance, and no part of a transaction: do it before or after"
+        )
+
+    return refuse
+
+
 class Transaction(TableOperations):
     """A namespace in which every commit is staged, until all of them are made at once.
 
@@ -65,7 +53,7 @@ class Transaction(TableOperations):
     commits in Lance, such as creating a tag, are refused.
     """
 
-    def __init__(self, namespace: LanceNamespace) -> None:
+    def __init__(self, namespace: ln.LanceNamespace) -> None:
         if not isinstance(namespace, IcebergNamespace):
             raise UnsupportedOperationError(
                 f"{type(namespace).__name__} has no transactions over several tables; the `iceberg` client has"
@@ -148,36 +136,13 @@ class Transaction(TableOperations):
 
     # Operations that are not commits in Lance, so that a rollback could not undo them
 
-    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a tag")
-
-    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a tag")
-
-    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a tag")
-
-    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a branch")
-
-    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:  # noqa: ARG002
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("a branch")
-
-    def batch_delete_table_versions(
-        self,
-        request: BatchDeleteTableVersionsRequest,  # noqa: ARG002
-    ) -> BatchDeleteTableVersionsResponse:
-        """Raise UnsupportedOperationError."""
-        raise _not_transactional_error("the removal of versions")
+    create_table_tag = update_table_tag = delete_table_tag = _refuse("a tag")
+    create_table_branch = delete_table_branch = _refuse("a branch")
+    batch_delete_table_versions = _refuse("the removal of versions")
 
     # Calls that Lance makes to open a table and to commit
 
-    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
+    def describe_table(self, request: ln.DescribeTableRequest) -> ln.DescribeTableResponse:
         """Describe a table as the catalog does, after checking that it can take part in a transaction.
 
         Raises:
@@ -188,7 +153,7 @@ class Transaction(TableOperations):
         self._versions.require_transactions(TableId.parse(request.id))
         return self._catalog.describe_table(request)
 
-    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
+    def list_table_versions(self, request: ln.ListTableVersionsRequest) -> ln.ListTableVersionsResponse:
         """List the versions of the catalog and those staged in this transaction."""
         staged = {
             version.manifest.version: self._to_table_version(version)
@@ -196,22 +161,22 @@ class Transaction(TableOperations):
         }
         if not staged:
             return self._catalog.list_table_versions(request)
-        unpaged_request = ListTableVersionsRequest(id=request.id, branch=request.branch)
+        unpaged_request = ln.ListTableVersionsRequest(id=request.id, branch=request.branch)
         versions = self._catalog.list_table_versions(unpaged_request).versions
         committed = {version.version: version for version in versions if version.version < min(staged)}
         listing = paginate(
             {**committed, **staged}, request.limit, request.page_token, descending=bool(request.descending)
         )
-        return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
+        return ln.ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
 
-    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
+    def describe_table_version(self, request: ln.DescribeTableVersionRequest) -> ln.DescribeTableVersionResponse:
         """Return a version, staged in this transaction or from the catalog."""
         for version in reversed(self._staged_versions(request.id, request.branch)):
             if request.version in (None, version.manifest.version):
-                return DescribeTableVersionResponse(version=self._to_table_version(version))
+                return ln.DescribeTableVersionResponse(version=self._to_table_version(version))
         return self._catalog.describe_table_version(request)
 
-    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
+    def create_table_version(self, request: ln.CreateTableVersionRequest) -> ln.CreateTableVersionResponse:
         """Stage a version of a table until the transaction commits.
 
         Raises:
@@ -223,7 +188,7 @@ class Transaction(TableOperations):
             raise ConcurrentModificationError(f"{earlier[-1].table} has moved on since it was read here: begin again")
         staged = self._versions.stage(request, keep_in=f"{STAGING}/{self._id}")
         self._staged_by_branch.setdefault((staged.table, staged.branch), []).append(staged)
-        return CreateTableVersionResponse(
+        return ln.CreateTableVersionResponse(
             version=self._to_table_version(staged), transaction_id=staged.manifest.transaction_uuid
         )
 
@@ -231,7 +196,7 @@ class Transaction(TableOperations):
         return self._staged_by_branch.get((TableId.parse(id), normalize_branch(branch)), [])
 
     @staticmethod
-    def _to_table_version(staged: StagedVersion) -> TableVersion:
+    def _to_table_version(staged: StagedVersion) -> ln.TableVersion:
         version = staged.to_table_version()
         version.manifest_path = f"{staged.root}/{staged.staged_path}"
         return version
@@ -260,14 +225,8 @@ class Transaction(TableOperations):
                 store.discard(version.staged_path)
 
 
-def _not_transactional_error(what: str) -> UnsupportedOperationError:
-    return UnsupportedOperationError(
-        f"{what} is no commit of Lance, and no part of a transaction: do it before or after"
-    )
-
-
 @contextmanager
-def transaction(namespace: LanceNamespace) -> Iterator[Transaction]:
+def transaction(namespace: ln.LanceNamespace) -> Iterator[Transaction]:
     """Change several tables whose versions an Iceberg catalog manages, all or none.
 
     Leaving the block commits; an exception rolls everything back.

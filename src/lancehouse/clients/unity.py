@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from lancehouse.clients.catalog_namespace import (
 )
 from lancehouse.clients.rest import Rest, parse_reply
 from lancehouse.credentials import ACCESS, EXPIRES, READ, SECRETS, canonical_options
-from lancehouse.errors import is_route_missing
+from lancehouse.errors import ErrorMap, is_route_missing
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.lake import dataset
 from lancehouse.paging import paginate
@@ -58,6 +58,8 @@ from lancehouse.wire.unity import (
 
 logger = logging.getLogger(__name__)
 
+PAGING: Mapping[str, Any] = {"token_name": "page_token", "first": None}
+"""How Unity pages: by a parameter of another name, which the first request lacks."""
 EXTERNAL = "EXTERNAL"
 TEXT = "TEXT"
 """Data source format of Lance tables; Unity refuses `LANCE`."""
@@ -169,14 +171,8 @@ class UnitySchemas:
 
     def list_children(self, parent: NamespaceId) -> list[NamespaceId]:
         """List the schemas of a catalog."""
-        pages = self._rest.list_pages(
-            "/schemas",
-            SchemaPage,
-            about=parent,
-            query=urlencode({"catalog_name": parent.catalog}),
-            token_name="page_token",  # noqa: S106
-            first=None,
-        )
+        query = urlencode({"catalog_name": parent.catalog})
+        pages = self._rest.list_pages("/schemas", SchemaPage, about=parent, query=query, **PAGING)
         return [parent.child(schema.name) for part in pages for schema in part.schemas or ()]
 
     def create(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
@@ -225,19 +221,17 @@ class UnityTables:
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         """List the Lance tables of a schema with their entries."""
-        pages = self._rest.list_pages(
-            "/tables",
-            UnityTablePage,
-            about=namespace,
-            query=urlencode(
-                {"catalog_name": namespace.catalog, "schema_name": namespace.levels[-1], "omit_columns": "true"}
-            ),
-            token_name="page_token",  # noqa: S106
-            first=None,
-            on={404: NamespaceNotFoundError},
-        )
-        listed = [table for part in pages for table in part.tables or () if _is_lance(table)]
+        listed = filter(is_external_lance, self.list_all(namespace))
         return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in listed}
+
+    def list_all(self, namespace: NamespaceId) -> list[ListedTable]:
+        """List the tables of a schema, of any kind."""
+        query = urlencode(
+            {"catalog_name": namespace.catalog, "schema_name": namespace.levels[-1], "omit_columns": "true"}
+        )
+        on: ErrorMap = {404: NamespaceNotFoundError}
+        pages = self._rest.list_pages("/tables", UnityTablePage, about=namespace, query=query, on=on, **PAGING)
+        return [table for page in pages for table in page.tables or ()]
 
     def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
         """Load the entries of listed tables in order, see `CatalogTables`."""
@@ -245,7 +239,7 @@ class UnityTables:
 
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
         loaded = none_if_missing(lambda: self.get(table))
-        return self.to_entry(loaded, table, vend=vend) if loaded is not None and _is_lance(loaded) else None
+        return self.to_entry(loaded, table, vend=vend) if loaded is not None and is_external_lance(loaded) else None
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
@@ -375,7 +369,8 @@ def _full_name(parts: Sequence[str]) -> str:
     return ".".join(quote(part, safe="") for part in parts)
 
 
-def _is_lance(table: ListedTable) -> bool:
+def is_external_lance(table: ListedTable) -> bool:
+    """Return whether a table of Unity is one that this client takes for a Lance table."""
     return table.table_type == EXTERNAL and is_lance(table.properties)
 
 

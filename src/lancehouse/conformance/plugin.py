@@ -1,6 +1,6 @@
 """The pytest plug-in of the conformance suite: options, the `subject` fixture, and collection of results.
 
-A check is a function `check_*` in `lancehouse/conformance/checks/`; pytest reports it as usual, and unsupported
+A check is a function `check_AREA_NAME` in `lancehouse/conformance/checks/`; pytest reports it as usual, and unsupported
 operations as skipped. To get the results as data, register a `Collector`.
 """
 
@@ -116,12 +116,12 @@ def is_check(item: pytest.Item) -> bool:
 
 def area_of(item: pytest.Item) -> str:
     """Return the area of a check."""
-    return item.path.stem
+    return name_of(item).partition(".")[0]
 
 
 def name_of(item: pytest.Item) -> str:
     """Return the name of a check, as `--known` takes it."""
-    return f"{area_of(item)}.{item.name.removeprefix('check_')}"
+    return item.name.removeprefix("check_").replace("_", ".", 1)
 
 
 def sentence_of(item: pytest.Item) -> str:

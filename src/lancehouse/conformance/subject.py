@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,20 +18,11 @@ from urllib.parse import unquote, urlsplit
 import lance
 import pyarrow as pa
 from lance_namespace import (
-    CreateNamespaceRequest,
     CreateNamespaceResponse,
-    DeclareTableRequest,
     DeclareTableResponse,
-    DeregisterTableRequest,
-    DescribeNamespaceRequest,
     DescribeNamespaceResponse,
-    DescribeTableRequest,
     DescribeTableResponse,
-    DropNamespaceRequest,
-    DropTableRequest,
     LanceNamespace,
-    ListNamespacesRequest,
-    ListTablesRequest,
 )
 from lance_namespace.errors import (
     ErrorCode,
@@ -42,8 +33,8 @@ from lance_namespace.errors import (
     TableNotFoundError,
     UnsupportedOperationError,
 )
-from pydantic import BaseModel
 
+from lancehouse.catalog_walk import create_request
 from lancehouse.conformance.target import ConformanceTarget
 
 GONE = (NamespaceNotFoundError, TableNotFoundError, InvalidInputError)
@@ -95,7 +86,7 @@ class CreatedObjects:
         for namespace in sorted(
             (namespace_id for namespace_id in self._namespaces if namespace_id not in retained), key=len, reverse=True
         ):
-            if reason := self._remove(self._client.drop_namespace, DropNamespaceRequest(id=list(namespace))):
+            if reason := self._remove("drop_namespace", namespace):
                 failures.append(f"namespace {'.'.join(namespace)}: {reason}")
             else:
                 del self._namespaces[namespace]
@@ -104,12 +95,12 @@ class CreatedObjects:
     def _remove_table(self, id: tuple[str, ...], location: str | None) -> str:
         """Remove a table's entry; data that is not on this machine can only be deleted by the implementation."""
         if location and local_path(location) is None:
-            self._remove(self._client.drop_table, DropTableRequest(id=list(id)))
-        return self._remove(self._client.deregister_table, DeregisterTableRequest(id=list(id)))
+            self._remove("drop_table", id)
+        return self._remove("deregister_table", id)
 
-    def _remove(self, operation: Callable[[Any], Any], request: BaseModel) -> str:
+    def _remove(self, operation: str, id: Sequence[str]) -> str:
         try:
-            operation(request)
+            getattr(self._client, operation)(create_request(operation, id))
         except GONE:
             return ""
         except (LanceNamespaceError, AssertionError) as error:
@@ -233,26 +224,6 @@ class Refusal:
         return str(self.error)
 
 
-@contextmanager
-def expect_error(evidence: CheckLog, *codes: ErrorCode) -> Iterator[Refusal]:
-    """Fail the check unless one of these errors is raised inside the context."""
-    expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
-    refusal = Refusal()
-    try:
-        yield refusal
-    except LanceNamespaceError as error:
-        if error.code not in codes:
-            if error.code is ErrorCode.UNSUPPORTED:
-                raise  # the plug-in reports it as unsupported
-            raise AssertionError(
-                f"{evidence.operation}: expected error {expected}, got {format_error(error)}"
-            ) from error
-        refusal.error = error
-        evidence.note(f"error {int(error.code)}")
-    else:
-        raise AssertionError(f"{evidence.operation} succeeded, expected error {expected}")
-
-
 Id = list[str]
 MANY_PAGES = 10_000
 """More pages than this, for the few entries of the suite, mean that a list never ends."""
@@ -291,9 +262,24 @@ class Subject:
         """Add a note to the result of the check."""
         self.log.note(text)
 
-    def expect_error(self, *codes: ErrorCode) -> AbstractContextManager[Refusal]:
+    @contextmanager
+    def expect_error(self, *codes: ErrorCode) -> Iterator[Refusal]:
         """Fail the check unless one of these errors is raised inside the context."""
-        return expect_error(self.log, *codes)
+        expected = " or ".join(f"{int(code)} ({code.name})" for code in codes)
+        refusal = Refusal()
+        try:
+            yield refusal
+        except LanceNamespaceError as error:
+            if error.code not in codes:
+                if error.code is ErrorCode.UNSUPPORTED:
+                    raise  # the plug-in reports it as unsupported
+                raise AssertionError(
+                    f"{self.log.operation}: expected error {expected}, got {format_error(error)}"
+                ) from error
+            refusal.error = error
+            self.log.note(f"error {int(error.code)}")
+        else:
+            raise AssertionError(f"{self.log.operation} succeeded, expected error {expected}")
 
     def with_error_checks(self, client: LanceNamespace) -> LanceNamespace:
         """Wrap another client in error checks."""
@@ -334,7 +320,7 @@ class Subject:
         child = [*self.home, self.new_name("child")]
         self.created_objects.add_namespace(child)
         try:
-            self.client.create_namespace(CreateNamespaceRequest(id=child))
+            self.call("create_namespace", child)
         except (InvalidInputError, UnsupportedOperationError):
             return False
         return True
@@ -345,7 +331,7 @@ class Subject:
         table = [*self.home, self.new_name("probe")]
         self.created_objects.add_table(table)
         try:
-            self.client.declare_table(DeclareTableRequest(id=table, location=self.new_location(table)))
+            self.call("declare_table", table, location=self.new_location(table))
         except (InvalidInputError, PermissionDeniedError, UnsupportedOperationError):
             return False
         return True
@@ -356,7 +342,7 @@ class Subject:
         table = [*self.home, self.new_name("probe")]
         self.created_objects.add_table(table)
         try:
-            declared = self.client.declare_table(DeclareTableRequest(id=table))
+            declared = self.call("declare_table", table)
         except (InvalidInputError, UnsupportedOperationError):
             return False
         self.created_objects.add_table(table, declared.location)
@@ -379,12 +365,38 @@ class Subject:
         self._count += 1
         return f"{self.token}_{what}{self._count}"
 
+    def missing_namespace(self) -> Id:
+        """Return the id of a namespace that does not exist."""
+        return [*self.parent, self.new_name("missing")]
+
+    def missing_table(self) -> Id:
+        """Return the id of a table that does not exist, in a namespace that does."""
+        return [*self.home, self.new_name("missing")]
+
+    # Calls
+
+    def call(self, operation: str, id: Sequence[str], *body: bytes, **fields: Any) -> Any:
+        """Call an operation on a table or namespace, and return its response."""
+        return getattr(self.client, operation)(create_request(operation, id, **fields), *body)
+
+    def pages(self, operation: str, id: Id, **fields: Any) -> Iterator[Any]:
+        """Yield all pages of a list."""
+        token: str | None = None
+        for _ in range(MANY_PAGES):
+            page = self.call(operation, id, page_token=token, **fields)
+            yield page
+            token = page.page_token
+            if not token:
+                return
+        raise AssertionError(f"the list has not ended after {MANY_PAGES} pages")
+
     # Namespaces
 
     def create_namespace(self, id: Id, *, keep: bool = False, **options: Any) -> CreateNamespaceResponse:
         """Create a namespace, after adding it to the objects to remove."""
         self.created_objects.add_namespace(id, keep=keep)
-        return self.client.create_namespace(CreateNamespaceRequest(id=id, **options))
+        created: CreateNamespaceResponse = self.call("create_namespace", id, **options)
+        return created
 
     def new_namespace(self, *, keep: bool = False, **options: Any) -> Id:
         """Create a namespace with a new name below the parent, and return its id."""
@@ -394,11 +406,12 @@ class Subject:
 
     def describe_namespace(self, id: Id) -> DescribeNamespaceResponse:
         """Describe a namespace."""
-        return self.client.describe_namespace(DescribeNamespaceRequest(id=id))
+        described: DescribeNamespaceResponse = self.call("describe_namespace", id)
+        return described
 
     def drop_namespace(self, id: Id, **options: Any) -> None:
         """Drop a namespace."""
-        self.client.drop_namespace(DropNamespaceRequest(id=id, **options))
+        self.call("drop_namespace", id, **options)
 
     def list_namespaces(self, id: Id, limit: int | None = None) -> list[str]:
         """Return the last levels of all child namespaces."""
@@ -406,12 +419,7 @@ class Subject:
 
     def namespace_pages(self, id: Id, limit: int | None = None) -> Iterator[list[str]]:
         """Yield the pages of a list of namespaces."""
-
-        def ask(token: str | None) -> tuple[list[str], str | None]:
-            page = self.client.list_namespaces(ListNamespacesRequest(id=id, limit=limit, page_token=token))
-            return page.namespaces, page.page_token
-
-        return _pages(ask)
+        return (page.namespaces for page in self.pages("list_namespaces", id, limit=limit))
 
     # Tables
 
@@ -420,7 +428,7 @@ class Subject:
         self.created_objects.add_table(id, keep=keep)
         if "location" not in options and self.can_choose_location:
             options["location"] = self.new_location(id)
-        declared = self.client.declare_table(DeclareTableRequest(id=id, **options))
+        declared: DeclareTableResponse = self.call("declare_table", id, **options)
         self.created_objects.add_table(id, declared.location, keep=keep)
         return declared
 
@@ -432,14 +440,14 @@ class Subject:
 
     def describe(self, id: Id, **options: Any) -> DescribeTableResponse:
         """Describe a table."""
-        described = self.client.describe_table(DescribeTableRequest(id=id, **options))
+        described: DescribeTableResponse = self.call("describe_table", id, **options)
         if any(self.token in level for level in id):
             self.created_objects.add_table(id, described.location)
         return described
 
     def deregister(self, id: Id) -> None:
         """Deregister a table."""
-        self.client.deregister_table(DeregisterTableRequest(id=id))
+        self.call("deregister_table", id)
 
     def list_tables(self, id: Id, limit: int | None = None, **options: Any) -> list[str]:
         """Return the names of all tables of a namespace, without the namespace."""
@@ -447,12 +455,7 @@ class Subject:
 
     def table_pages(self, id: Id, limit: int | None = None, **options: Any) -> Iterator[list[str]]:
         """Yield the pages of a list of tables."""
-
-        def ask(token: str | None) -> tuple[list[str], str | None]:
-            page = self.client.list_tables(ListTablesRequest(id=id, limit=limit, page_token=token, **options))
-            return page.tables, page.page_token
-
-        return _pages(ask)
+        return (page.tables for page in self.pages("list_tables", id, limit=limit, **options))
 
     # Data
 
@@ -471,7 +474,8 @@ class Subject:
         self.created_objects.add_table(id)
         self.log.operation = f"lance.write_dataset(mode={mode!r})"
         lance.write_dataset(data, namespace_client=self.raw_client, table_id=id, mode=mode)
-        self.created_objects.add_table(id, self.raw_client.describe_table(DescribeTableRequest(id=id)).location)
+        described = self.raw_client.describe_table(create_request("describe_table", id))
+        self.created_objects.add_table(id, described.location)
 
     def read(self, id: Id, **options: Any) -> pa.Table:
         """Read all rows of a table by its id, ordered by the column `id`."""
@@ -504,13 +508,3 @@ def strip_namespace(name: str, parent: Sequence[str]) -> str:
             if name.startswith(prefix):
                 return name.removeprefix(prefix)
     return name
-
-
-def _pages(ask: Callable[[str | None], tuple[list[str], str | None]]) -> Iterator[list[str]]:
-    token: str | None = None
-    for _ in range(MANY_PAGES):
-        names, token = ask(token)
-        yield names
-        if not token:
-            return
-    raise AssertionError(f"the list has not ended after {MANY_PAGES} pages")

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-OURS = frozenset({"iceberg", "polaris", "unity", "lakekeeper", "dir", "rest"})
+from lancehouse import CATALOGS
+
+OURS = frozenset({*CATALOGS, "dir", "rest"})
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Option numbers of glibc's `mallopt`, from malloc.h."""
 KEPT = 16 << 20

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse import locations, maintenance_policy
+from lancehouse import CATALOGS, locations, maintenance_policy
 from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
 from lancehouse.catalog.webhook import Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
@@ -38,7 +38,7 @@ ISSUER_KEYS = ("issuer", "audience", "jwks_uri", "name_claim", "name_prefix", "g
 BACKEND_KEYS = ("impl", "properties", "roots", "identity", "maintenance", "catalogs")
 IDENTITIES = ("own", "forward", "exchange")
 """In whose name a backend is asked: the server's own, or the caller's, whose token is passed on or exchanged."""
-BEARERS = ("iceberg", "polaris", "unity", "lakekeeper")
+BEARERS = tuple(CATALOGS)
 """Clients that a token can be given to."""
 WAREHOUSE_KEYS = (
     "location",

@@ -16,7 +16,7 @@ from lance_namespace import CreateNamespaceRequest, LanceNamespace, connect
 from lance_namespace.errors import ConcurrentModificationError, InternalError
 
 from lancehouse.cli.demo import sample_data
-from lancehouse.cli.output import OutputColumn
+from lancehouse.cli.output import output_columns
 from lancehouse.clients.transactions import transaction
 from lancehouse.jobs.engine import TaskProgress
 from lancehouse.pipelines import load
@@ -24,7 +24,7 @@ from lancehouse.spark import LanceCatalog
 from lancehouse.spark.engine import watch_tasks
 
 if TYPE_CHECKING:
-    from lancehouse.cli.demo.narration import DemoOutput
+    from lancehouse.cli.demo.command import DemoOutput
     from lancehouse.cli.output import ProgressDisplay
 
 IMPL = "lancehouse.IcebergNamespace"
@@ -39,21 +39,10 @@ QUERY = (
     f"FROM vector_search('documents', :question, k => {NEAREST}) GROUP BY topic ORDER BY distance"
 )
 
-HITS = (
-    OutputColumn("distance", "Distance", is_number=True),
-    OutputColumn("topic", "Topic"),
-    OutputColumn("text", "Text"),
-)
-GROUPS = (
-    OutputColumn("topic", "Topic"),
-    OutputColumn("documents", "Documents", is_number=True),
-    OutputColumn("distance", "Distance", is_number=True),
-)
-VERSIONS = (
-    OutputColumn("version", "Version", is_number=True),
-    OutputColumn("operation", "Operation"),
-    OutputColumn("rows", "Rows", is_number=True),
-    OutputColumn("tags", "Tags"),
+HITS = output_columns(distance="Distance", topic="Topic", text="Text", numbers=("distance",))
+GROUPS = output_columns(topic="Topic", documents="Documents", distance="Distance", numbers=("documents", "distance"))
+VERSIONS = output_columns(
+    version="Version", operation="Operation", rows="Rows", tags="Tags", numbers=("version", "rows")
 )
 PATIENCE_S = 60.0
 """Seconds for which one writer waits until the other is ready."""

@@ -1,4 +1,4 @@
-"""The checks of the conformance suite, one module per area; users see their docstrings as results."""
+"""The checks of the conformance suite, `check_AREA_NAME` each; users see their docstrings as results."""
 
 AREAS = (
     "connection",

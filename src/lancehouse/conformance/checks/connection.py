@@ -1,4 +1,4 @@
-"""Checks of the client itself: it is created without a server, thread-safe, picklable, and shows no secret."""
+"""Checks of the client itself, and at the end of what the run leaves behind: no secret in an error, and no object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 5
 PROMPT_S = 5.0
 
 
-def check_constructor_offline(subject: Subject) -> None:
+def check_connection_constructor_offline(subject: Subject) -> None:
     """A client is made without its server."""
     dead = _dead_properties(subject)
     started = time.monotonic()
@@ -29,14 +29,14 @@ def check_constructor_offline(subject: Subject) -> None:
     assert time.monotonic() - started < PROMPT_S, f"the constructor took {time.monotonic() - started:.1f} s"
 
 
-def check_unreachable(subject: Subject) -> None:
+def check_connection_unreachable(subject: Subject) -> None:
     """A server that cannot be reached is error 17."""
     client = subject.with_error_checks(subject.target.connect(**_dead_properties(subject)))
     with subject.expect_error(ErrorCode.SERVICE_UNAVAILABLE):
         client.list_namespaces(ListNamespacesRequest(id=subject.parent))
 
 
-def check_namespace_id(subject: Subject) -> None:
+def check_connection_namespace_id(subject: Subject) -> None:
     """namespace_id is stable, and the same for equal clients."""
     mine, again, other = (
         subject.raw_client.namespace_id(),
@@ -49,7 +49,7 @@ def check_namespace_id(subject: Subject) -> None:
     assert mine == other, f"two clients with the same properties are {mine!r} and {other!r}"
 
 
-def check_no_secret_shown(subject: Subject) -> None:
+def check_connection_no_secret_shown(subject: Subject) -> None:
     """No secret is in namespace_id, repr or str."""
     shown = {
         "namespace_id": subject.raw_client.namespace_id(),
@@ -62,7 +62,7 @@ def check_no_secret_shown(subject: Subject) -> None:
         subject.note("no property holds a secret")
 
 
-def check_pickle(subject: Subject) -> None:
+def check_connection_pickle(subject: Subject) -> None:
     """A client can be pickled, as Spark and Ray do, and works after that."""
     try:
         copy = pickle.loads(pickle.dumps(subject.raw_client))
@@ -74,7 +74,7 @@ def check_pickle(subject: Subject) -> None:
     assert any(name.endswith(subject.home[-1]) for name in children), "the copy does not see what its original sees"
 
 
-def check_threads(subject: Subject) -> None:
+def check_connection_threads(subject: Subject) -> None:
     """Threads that share a client get the right answers."""
     tables = [subject.new_table() for _ in range(3)]
     expected = {table[-1]: subject.describe(table).location for table in tables}
@@ -93,7 +93,7 @@ def check_threads(subject: Subject) -> None:
     subject.note(f"{THREADS} threads, {THREADS * ROUNDS * 2} calls")
 
 
-def check_other_client(subject: Subject) -> None:
+def check_connection_other_client(subject: Subject) -> None:
     """What one client made, another one sees at once."""
     table = subject.new_table()
     other = subject.with_error_checks(subject.target.connect())
@@ -105,3 +105,18 @@ def _dead_properties(subject: Subject) -> dict[str, str]:
     if not subject.target.urls:
         pytest.skip("no property holds the address of a server")
     return dict.fromkeys(subject.target.urls, DEAD_URL)
+
+
+def check_cleanup_no_secret_in_errors(subject: Subject) -> None:
+    """No error of the whole run holds a secret."""
+    errors = subject.log.errors
+    leaking = [error for error in errors if any(secret in error for secret in subject.target.secrets)]
+    assert not leaking, f"{len(leaking)} of {len(errors)} errors hold a secret, such as: {leaking[0]}"
+    subject.note(f"{len(errors)} errors read")
+
+
+def check_cleanup_nothing_left(subject: Subject) -> None:
+    """The suite leaves nothing behind."""
+    left = subject.close()
+    listed = [name for name in subject.list_namespaces(subject.parent) if subject.token in name]
+    assert not listed, f"{len(listed)} namespaces are left, such as {listed[0]}; {'; '.join(left[:1])}"
