@@ -33,7 +33,7 @@ from lancehouse.maintenance.worker import LOCAL_BYTES, ChooseEngine, Maintenance
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import Log, install_logging
 from lancehouse.server.run import create_backends, die_with
-from lancehouse.server.settings import ServerSettings, warehouse_from_json
+from lancehouse.server.settings import ServerSettings, from_json
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -183,7 +183,7 @@ def maintenance_process(settings: ServerSettings, warehouses: Sequence[Warehouse
 
     In a process of its own, so that it takes neither time nor memory from those that answer requests.
     """
-    message = {"settings": settings.to_json(), "warehouses": [asdict(warehouse) for warehouse in warehouses]}
+    message = {"settings": asdict(settings), "warehouses": [asdict(warehouse) for warehouse in warehouses]}
     child = _Child(json.dumps(message).encode() + b"\n")
     child.start()
     try:
@@ -246,8 +246,8 @@ def main() -> None:
     """Work on the settings that the parent writes to stdin, until it ends or sends SIGTERM."""
     process_memory.share_heaps()
     message = json.loads(sys.stdin.buffer.readline())
-    settings = ServerSettings.from_json(message["settings"])
-    warehouses = [warehouse_from_json(warehouse) for warehouse in message["warehouses"]]
+    settings = from_json(ServerSettings, message["settings"])
+    warehouses = from_json(list[Warehouse], message["warehouses"])
     die_with(_wait_for_parent_end)
     with stop_on_signal() as stop:
         run_worker(settings, warehouses, settings.maintenance_threads, stop)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.http.application import App, RequestAuthenticator
-    from lancehouse.server.http.asgi import Receive, Scope, Send
+    from lancehouse.server.http.bodies import Receive, Scope, Send
     from lancehouse.server.http.responses import Response
 
 logger = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
 def create_backend(settings: BackendSettings) -> Backend:
     """Create a backend that is another catalog, which is asked in the server's name or in that of the caller."""
     from lancehouse.gateway.backends import Backend
-    from lancehouse.server.http.caller_tokens import TokenExchange, forward_token
+    from lancehouse.server.http.auth import TokenExchange, forward_token
 
     properties = dict(settings.properties)
     caller_token: Callable[[str | None], str] | None = None

@@ -20,9 +20,8 @@ from lancehouse.locations import is_same
 from lancehouse.properties import FENCED, PUBLISHED_HEADER, UNGUARDED
 from lancehouse.server.api import management
 from lancehouse.server.http import responses
-from lancehouse.server.http.calls import Call, Json
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import LIFETIME, Route
+from lancehouse.server.http.routes import LIFETIME, Call, Json, Route
 from lancehouse.wire import iceberg_requests as shapes
 
 Snapshots = Literal["all", "refs"]

@@ -34,7 +34,7 @@ from lancehouse.wire.iceberg import TableMetadata
 
 if TYPE_CHECKING:
     from lancehouse.server.http.application import Exchange
-    from lancehouse.server.http.calls import Call
+    from lancehouse.server.http.routes import Call
 
 PREFIX = "/lance/{backend}/v1/"
 TABLES = PREFIX + "table"

@@ -16,9 +16,8 @@ from lancehouse.catalog.maintenance import MOST_LISTED, Maintenance
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.messages import parse_query
 from lancehouse.server.http import responses
-from lancehouse.server.http.calls import Call
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
 
 BASE = "/maintenance/v1/"
 SHOWN = 200

@@ -18,13 +18,12 @@ from lancehouse.catalog.principals import Credential, Group, NewPrincipal, Princ
 from lancehouse.gateway.restricted import parse_restriction
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.server.http import responses
-from lancehouse.server.http.calls import Json
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route, split_namespace
+from lancehouse.server.http.routes import Json, Route, split_namespace
 from lancehouse.wire.iceberg_requests import RequestModel
 
 if TYPE_CHECKING:
-    from lancehouse.server.http.calls import Call
+    from lancehouse.server.http.routes import Call
 
 SERVER = "/lancehouse/v1/"
 MOST_CREATED = 200

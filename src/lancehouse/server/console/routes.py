@@ -19,15 +19,14 @@ from lancehouse.server.api.lance import bearer_token
 from lancehouse.server.console import lineage, restricted, rows, tables
 from lancehouse.server.console.backend_tables import BackendTable
 from lancehouse.server.http import responses, system_routes
-from lancehouse.server.http.calls import Call
 from lancehouse.server.http.pools import PoolKind
 from lancehouse.server.http.responses import Header, Response
-from lancehouse.server.http.routes import Handler, Match, Route
+from lancehouse.server.http.routes import Call, Handler, Match, Route
 
 if TYPE_CHECKING:
     from lancehouse.catalog.warehouses import Warehouse
     from lancehouse.row_policy import RowPolicy
-    from lancehouse.server.http.calls import Call
+    from lancehouse.server.http.routes import Call
 
 LONGEST_FILTER = 10_000
 LARGEST = 2**63 - 1

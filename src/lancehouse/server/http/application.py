@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
+from secrets import token_hex
 from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +28,7 @@ from lancehouse.identifiers import format_levels
 from lancehouse.log_lines import log_about
 from lancehouse.server.api import iceberg, lance, management
 from lancehouse.server.http import bodies, routes, system_routes
-from lancehouse.server.http.calls import Call, parse_query
+from lancehouse.server.http.bodies import MemoryBudget, Reservation
 from lancehouse.server.http.errors import (
     FORESEEN,
     ChangeDeadlineError,
@@ -37,21 +39,20 @@ from lancehouse.server.http.errors import (
     failure_response,
 )
 from lancehouse.server.http.health import Check, Health, catalog_checks, taken_metrics
-from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
 from lancehouse.server.http.oauth import LoginQueue
-from lancehouse.server.http.observability import Log, Metrics, RequestIds
+from lancehouse.server.http.observability import Log, Metrics
 from lancehouse.server.http.origins import READS, Origins
 from lancehouse.server.http.pools import PoolKey, Pools, is_done_within
 from lancehouse.server.http.protocol import has_body
 from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
-from lancehouse.server.http.routes import LANCE, Match, Route, RouteTable, match_path
+from lancehouse.server.http.routes import LANCE, Call, Match, Route, RouteTable, match_path, parse_query
 from lancehouse.server.http.streaming import ResponseStreamer, Upload
 from lancehouse.server.process_memory import HeapTrimmer
+from lancehouse.server.setting_table import ServerLimits
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
-    from lancehouse.server.http.asgi import Receive, Scope, Send
+    from lancehouse.server.http.bodies import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,18 @@ class Exchange:
     def is_lance(self) -> bool:
         """Whether the request is for the Lance API, whose errors look different."""
         return self.raw_path.startswith(LANCE)
+
+
+class RequestIds:
+    """Generates request ids: a random prefix for the process, and a counter."""
+
+    def __init__(self) -> None:
+        self._prefix = token_hex(6)
+        self._numbers = count(1)
+
+    def next(self) -> str:
+        """Return a new id."""
+        return f"{self._prefix}-{next(self._numbers):x}"
 
 
 class App:

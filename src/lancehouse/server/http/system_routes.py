@@ -14,12 +14,11 @@ from lancehouse.catalog.callers import Identity
 from lancehouse.server.api import maintenance
 from lancehouse.server.http import responses
 from lancehouse.server.http.bodies import FORM
-from lancehouse.server.http.calls import Call
 from lancehouse.server.http.health import Health
 from lancehouse.server.http.oauth import SlowDownError
 from lancehouse.server.http.observability import Metrics
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
 
 if TYPE_CHECKING:
     from lancehouse.server.http.application import RequestAuthenticator
