@@ -270,20 +270,10 @@ class Exports:
             table_uuid, str(fragment.id), lambda sink: version.write(fragment, request.columns, request.rows, sink)
         )
         measures.report("scan_cache_bytes", "written", amount=file.bytes)
-        return self._database.write(
-            lambda tx: export_rows.insert_export(
-                tx,
-                warehouse=warehouse.name,
-                table_uuid=table_uuid,
-                version=f"{fragment.digest}{AT}{request.rows.start}",
-                fragment=fragment.id,
-                columns=",".join(map(str, sorted(request.columns))),
-                path=file.path,
-                bytes=file.bytes,
-                rows=file.rows,
-                planned_ms=now_ms(),
-            )
-        )
+        version_key, columns = f"{fragment.digest}{AT}{request.rows.start}", ",".join(map(str, sorted(request.columns)))
+        key = (warehouse.name, table_uuid, version_key, fragment.id, columns)
+        new = ExportRow(0, *key, file.path, file.bytes, file.rows, now_ms())
+        return self._database.write(lambda tx: export_rows.insert_export(tx, new))
 
     def _clean_up(self, warehouse: Warehouse) -> None:
         try:
