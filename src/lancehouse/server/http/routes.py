@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError
@@ -28,6 +28,7 @@ from lancehouse.wire.iceberg_requests import format_validation_error
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
 
+M = TypeVar("M", bound=BaseModel)
 Handler = Callable[["Call"], Response]
 
 BASE = b"/iceberg/v1/"
@@ -387,11 +388,16 @@ class Call:
             InvalidInputError: it is not JSON, not an object, or a field has a wrong type.
         """
         value = parse_json_object(self.body)
-        try:
-            model.model_validate(value)
-        except ValidationError as error:
-            raise InvalidInputError(format_validation_error(error)) from None
+        _validate(model, value)
         return value
+
+    def parse_model(self, model: type[M]) -> M:
+        """Return the body as an instance of a model.
+
+        Raises:
+            InvalidInputError: it is no JSON object, or does not fit the model.
+        """
+        return _validate(model, parse_json_object(self.body))
 
     def page_request(self) -> tuple[str | None, int | None]:
         """Return token and size of the page that is requested; without a token the list is not paginated.
@@ -443,6 +449,13 @@ class Call:
         if value.lower() not in ("true", "false"):
             raise InvalidInputError(f"{name} must be true or false, got {value[:40]!r}")
         return value.lower() == "true"
+
+
+def _validate(model: type[M], value: Json) -> M:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise InvalidInputError(format_validation_error(error)) from None
 
 
 def parse_json_object(body: bytes) -> Json:
