@@ -32,7 +32,7 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.maintenance.worker import LOCAL_BYTES, ChooseEngine, MaintenanceWorker, WorkerOptions
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import Log, install_logging
-from lancehouse.server.run import create_backends, die_with
+from lancehouse.server.run import create_backends, die_with, open_catalog
 from lancehouse.server.settings import ServerSettings, from_json
 
 if TYPE_CHECKING:
@@ -73,17 +73,9 @@ def open_backends(
     settings: ServerSettings, warehouses: Sequence[Warehouse], log: Log, who: Identity = MAINTENANCE
 ) -> tuple[Catalog, dict[str, Backend]]:
     """Open the catalog in this process; return it, and its warehouses and other backends, which `who` calls."""
-    from lancehouse.catalog.catalog import Catalog
     from lancehouse.server.http.application import App
 
-    database = bootstrap.open_database(settings.db)
-    catalog = Catalog(
-        database,
-        warehouses,
-        storage_refresh_s=settings.storage_refresh,
-        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
-        fence_interval_s=settings.fence_interval,
-    )
+    catalog = open_catalog(settings, warehouses)
     identity = MaintenanceIdentity(who)
     app = App(catalog, identity, limits=settings.limits, log=log)
     name = uuid4().hex

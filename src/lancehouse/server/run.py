@@ -182,9 +182,22 @@ def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -
     return app
 
 
+def open_catalog(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> Catalog:
+    """Open the database, and the catalog on it."""
+    from lancehouse.catalog.catalog import Catalog
+
+    return Catalog(
+        bootstrap.open_database(settings.db),
+        warehouses,
+        scan_cache_bytes=settings.scan_cache_bytes,
+        storage_refresh_s=settings.storage_refresh,
+        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
+        fence_interval_s=settings.fence_interval,
+    )
+
+
 def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """Create the application, with its own database connections."""
-    from lancehouse.catalog.catalog import Catalog
     from lancehouse.catalog.webhooks import WebhookSender
     from lancehouse.server.api import lance, maintenance
     from lancehouse.server.api import principals as principals_api
@@ -193,15 +206,8 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.server.http.auth import Authenticator, IssuerSettings
     from lancehouse.server.http.health import OTHERS_S, Check
 
-    database = bootstrap.open_database(settings.db)
-    catalog = Catalog(
-        database,
-        warehouses,
-        scan_cache_bytes=settings.scan_cache_bytes,
-        storage_refresh_s=settings.storage_refresh,
-        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
-        fence_interval_s=settings.fence_interval,
-    )
+    catalog = open_catalog(settings, warehouses)
+    database = catalog.database
     catalog.fence.start()
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     # Without authentication the server may listen on loopback only, unless --insecure allows more.
