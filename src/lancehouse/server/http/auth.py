@@ -354,8 +354,7 @@ class Authenticator:
         self._fresh_s = fresh_s
         self._required = required or bool(issuers)
         self._open_until = float("-inf")
-        self._cache: dict[str, tuple[Identity, float]] = {}
-        self._lock = threading.Lock()
+        self._cache: BoundedCache[str, tuple[Identity, float]] = BoundedCache(REMEMBERED)
 
     def identify(self, headers: Headers, *, blocking: bool = True) -> Identity:
         """Return the identity of the caller, which is cached for seconds.
@@ -412,7 +411,7 @@ class Authenticator:
         else:
             identity, ends_at = self._authenticate_external(token)
         good_s = min(self._fresh_s, ends_at - time.time())
-        self._cache_identity(digest(_credential_text(headers)), identity, started_at + good_s)
+        self._cache.put(digest(_credential_text(headers)), (identity, started_at + good_s))
         return identity
 
     def _authenticate_external(self, token: str) -> tuple[Identity, float]:
@@ -433,13 +432,6 @@ class Authenticator:
                 f"an administrator may add another name: lancehouse principal create NAME --external --role reader"
             )
         return identity, ends_at
-
-    def _cache_identity(self, key: str, identity: Identity, until: float) -> None:
-        with self._lock:
-            self._cache.pop(key, None)
-            while len(self._cache) >= REMEMBERED:
-                del self._cache[next(iter(self._cache))]
-            self._cache[key] = identity, until
 
 
 def _credential_text(headers: Headers) -> str:
