@@ -118,6 +118,11 @@ class TableName:
     def __str__(self) -> str:
         return format_name(self.levels, self.name)
 
+    @property
+    def full_name(self) -> tuple[str, ...]:
+        """Its levels, with its own name as the last."""
+        return (*self.levels, self.name)
+
 
 def list_names(
     database: Database,
