@@ -27,6 +27,7 @@ from lancehouse.gateway import messages
 from lancehouse.identifiers import format_levels
 from lancehouse.log_lines import log_about
 from lancehouse.server.api import iceberg, lance, management
+from lancehouse.server.api.maintenance import maintenance_metrics
 from lancehouse.server.http import bodies, routes, system_routes
 from lancehouse.server.http.bodies import MemoryBudget, Reservation
 from lancehouse.server.http.errors import (
@@ -170,6 +171,7 @@ class App:
         self._background = background
         self._stopping = Event()
         self._metrics.add_source(lambda: taken_metrics(self.catalog, self._health))
+        self._metrics.add_source(lambda: maintenance_metrics(self.catalog.maintenance))
         measures.publish_to(self._metrics.receive)
 
     def start(self) -> None:
