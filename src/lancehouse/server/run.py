@@ -543,17 +543,9 @@ class StartupApp:
             while True:
                 self._calls.pop(0)(app)
 
-    def answer_inline(
-        self,
-        method: str,
-        raw_path: bytes,
-        raw_query: bytes,
-        headers: dict[str, str],
-        body: bytes,
-        state: dict[str, Any],
-    ) -> Response | None:
-        """Answer a read at once, if the application has loaded and can; else None."""
-        return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers, body, state)
+    def answer_inline(self, *request: Any) -> Response | None:
+        """Call `App.answer_inline`; None while the application is not loaded."""
+        return None if self._app is None else self._app.answer_inline(*request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, after waiting for the application."""

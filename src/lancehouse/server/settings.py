@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations, maintenance_policy
-from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
-from lancehouse.catalog.webhook import Webhook
+from lancehouse.catalog.warehouses import RETENTION_S, Warehouse, Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.secrets import is_secret
