@@ -539,7 +539,6 @@ class App:
             exchange.body,
             exchange.raw_query,
             exchange.upload.open_reader() if exchange.upload is not None else None,
-            exchange.peer,
             blocking,
             exchange.tables,
         )

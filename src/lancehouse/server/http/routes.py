@@ -370,8 +370,6 @@ class Call:
     raw_query: bytes = b""
     upload: io.IOBase | None = None
     """The body as a file, on routes that read it while the request is handled; else None."""
-    peer: str = ""
-    """The address at the other end of the connection."""
     blocking: bool = True
     """Whether the handler may block; if not, it raises `WouldBlockError` where it would."""
     tables: list[str] = field(default_factory=list)

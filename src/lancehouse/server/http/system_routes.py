@@ -56,7 +56,7 @@ def routes(
 
     def token(call: Call) -> Response:
         form = _parse_form(call.body)
-        status, body = authentication.answer_token_request(form, call.headers, call.peer)
+        status, body = authentication.answer_token_request(form, call.headers, call.caller.peer)
         response = responses.json(body, status)
         if "error" in body:
             response.why = body["error"], body["error_description"]
