@@ -17,8 +17,7 @@ from lancehouse.catalog import webhooks
 from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.catalog.webhook import Webhook
+from lancehouse.catalog.warehouses import Warehouse, Webhook
 from lancehouse.catalog.webhooks import WebhookSender
 from tests.servers.postgres import new_database
 

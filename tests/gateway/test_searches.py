@@ -8,7 +8,7 @@ import pytest
 from lance_namespace import QueryTableRequest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.gateway.searches import check_search
+from lancehouse.gateway.request_sql import check_search
 
 WORD: dict[str, Any] = {"match": {"terms": "word", "column": "s"}}
 

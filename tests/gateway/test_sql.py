@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.gateway import request_sql, searches, sql
+from lancehouse.gateway import request_sql, sql
 from lancehouse.gateway.sql import FUNCTIONS, MAX_DEPTH, MAX_NESTING, Value, rewrite_condition, rewrite_value
 from tests.gateway.sql_grammar import Grammar
 
@@ -176,7 +176,7 @@ def test_a_recursion_too_deep_is_the_callers_error(monkeypatch: pytest.MonkeyPat
 def test_the_page_that_errors_name_has_the_limits_and_functions() -> None:
     title, page = re.findall(r"“(.+)” in (\S+)", sql.DOCS)[0]
     section = (Path(__file__).parents[2] / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    settings = [*vars(sql).items(), *vars(searches).items(), *vars(request_sql).items()]
+    settings = [*vars(sql).items(), *vars(request_sql).items()]
     for limit in (value for name, value in settings if name.startswith("MAX_")):
         assert f"{limit:,}" in section or f"{limit >> 20} MB" in section, limit
     assert set(re.findall(r"`(\w+)`", section.partition("| functions | |")[2])) == FUNCTIONS

@@ -16,8 +16,8 @@ from lancehouse.catalog import principals
 from lancehouse.catalog.bootstrap import open_database
 from lancehouse.catalog.callers import Grant, Role
 from lancehouse.catalog.principals import Credential, Principals
-from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.oauth import FREE
+from lancehouse.server.setting_table import ServerLimits
 from tests.live.gateways import Heard, ask
 from tests.security.watch import attack_server
 from tests.server.serving import serving

@@ -18,11 +18,10 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.server.http import responses
 from lancehouse.server.http.application import App
 from lancehouse.server.http.auth import Authenticator
-from lancehouse.server.http.calls import Call
-from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.observability import Log
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
+from lancehouse.server.setting_table import ServerLimits
 from lancehouse.store import repository
 from tests.live.gateways import until
 from tests.server.serving import ServerClient, serving

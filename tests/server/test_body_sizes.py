@@ -7,9 +7,8 @@ import gzip
 import pytest
 
 from lancehouse.server.http import bodies
-from lancehouse.server.http.bodies import MAX_ITEM_BYTES, PER_ITEM, PER_OBJECT, RequestBody
+from lancehouse.server.http.bodies import MAX_ITEM_BYTES, PER_ITEM, PER_OBJECT, MemoryBudget, RequestBody
 from lancehouse.server.http.errors import PayloadTooLargeError
-from lancehouse.server.http.memory_budget import MemoryBudget
 
 LIMIT = 16 * 2**20
 

@@ -7,8 +7,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
-from lancehouse.server.http.calls import DEFAULT_PAGE, LARGEST_PAGE, Call, parse_json_object, parse_query
-from lancehouse.server.http.routes import Match
+from lancehouse.server.http.routes import DEFAULT_PAGE, LARGEST_PAGE, Call, Match, parse_json_object, parse_query
 from lancehouse.wire import iceberg_requests as shapes
 
 

@@ -34,12 +34,11 @@ from lancehouse.server import run
 from lancehouse.server.http import responses
 from lancehouse.server.http.application import App
 from lancehouse.server.http.auth import Authenticator
-from lancehouse.server.http.calls import Call
-from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.observability import Log
 from lancehouse.server.http.protocol import LARGEST_INLINE
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
+from lancehouse.server.setting_table import ServerLimits
 from lancehouse.server.settings import ServerSettings
 from tests.live.gateways import until
 from tests.server.serving import ServerClient, serving

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
+from lancehouse.server.http.bodies import MemoryBudget
 from lancehouse.server.http.errors import PayloadTooLargeError
-from lancehouse.server.http.memory_budget import MemoryBudget
 from lancehouse.server.http.responses import Response
 
 

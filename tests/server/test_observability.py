@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lancehouse.log_lines import JsonFormatter, log_about
-from lancehouse.server.http.calls import Call
-from lancehouse.server.http.observability import JsonLogHandler, Log, RequestIds
+from lancehouse.server.http.application import RequestIds
+from lancehouse.server.http.observability import JsonLogHandler, Log
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
 from tests.server.serving import serving
 
 

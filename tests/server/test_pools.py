@@ -6,8 +6,8 @@ import threading
 import pytest
 from lance_namespace.errors import ServiceUnavailableError
 
-from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.pools import PoolKey, Pools
+from lancehouse.server.setting_table import ServerLimits
 
 
 def test_who_waits_in_one_place_keeps_nobody_waiting_in_another() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,8 @@ import pytest
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.setting_table import SERVER_SETTINGS
-from lancehouse.server.settings import ServerSettings, is_loopback
+from lancehouse.server.setting_table import SERVER_SETTINGS, ServerLimits
+from lancehouse.server.settings import ServerSettings, from_json, is_loopback
 
 
 def parse(
@@ -79,7 +78,7 @@ def test_a_wrong_value_is_named(name: str, value: str) -> None:
 def test_names_of_the_server() -> None:
     settings = parse({"allowed_hosts": "lake.example.com, Lake:8181"})
     assert settings.allowed_hosts == ("lake.example.com", "Lake:8181")
-    assert ServerSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+    assert from_json(ServerSettings, json.loads(json.dumps(asdict(settings)))) == settings
     assert parse().allowed_hosts == ()
 
 
@@ -171,7 +170,7 @@ def test_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert settings.issuers == ({"issuer": "https://id.example", "audience": "us", "name_claim": "email"},)
     assert "hush" not in repr(settings)
     settings = replace(settings, roots={"lake": ("s3://bucket/old",)})
-    told = ServerSettings.from_json(json.loads(json.dumps(settings.to_json())))
+    told = from_json(ServerSettings, json.loads(json.dumps(asdict(settings))))
     assert told == settings
 
 
@@ -290,7 +289,7 @@ def test_maintenance_of_a_warehouse_and_a_backend(tmp_path: Path) -> None:
     expected = {"maintenance.enabled": "true", "maintenance.window": "01:00-05:00"}
     assert settings.warehouses[0].maintenance == expected
     assert settings.backends[0].maintenance == {"maintenance.compact.min-fragments": "4"}
-    told = ServerSettings.from_json(json.loads(json.dumps(settings.to_json())))
+    told = from_json(ServerSettings, json.loads(json.dumps(asdict(settings))))
     assert told.backends[0].maintenance == settings.backends[0].maintenance
     file.write_text("warehouses:\n  main:\n    location: /data\n    maintenance:\n      enabled: maybe\n")
     with pytest.raises(InvalidInputError, match=r"server.yaml:5: maintenance.enabled must be true or false"):

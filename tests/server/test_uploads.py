@@ -13,9 +13,8 @@ from lance_namespace.errors import InvalidInputError, ServiceUnavailableError
 
 from lancehouse.lake.row_streams import RowStream, read_stream
 from lancehouse.server.http import streaming
-from lancehouse.server.http.bodies import ClientDisconnectedError
+from lancehouse.server.http.bodies import ClientDisconnectedError, MemoryBudget, Reservation
 from lancehouse.server.http.errors import PayloadTooLargeError, TooSlowError
-from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
 from lancehouse.server.http.streaming import Upload, UploadReader
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ def export(database: Database, **values: object) -> ExportRow:
         "planned_ms": NOW,
         **values,
     }
-    return database.write(lambda tx: export_rows.insert_export(tx, **given))  # type: ignore[arg-type]
+    return database.write(lambda tx: export_rows.insert_export(tx, ExportRow(0, **given)))  # type: ignore[arg-type]
 
 
 def test_find(database: Database) -> None:

@@ -57,7 +57,7 @@ class Catalog:
         self.views = Views(database, loader, self.fence)
         self.commits = Commits(database, loader, self.fence)
         self.maintenance = Maintenance(database, warehouses, backend_policies)
-        self.scans = Scans(database, lance, self.restricted_tables, cache_bytes=scan_cache_bytes)
+        self.scans = Scans(database, self.tables, lance, self.restricted_tables, cache_bytes=scan_cache_bytes)
         self.audit = Audit(database)
 
     def delete_expired_tables(self) -> None:

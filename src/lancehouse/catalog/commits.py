@@ -29,7 +29,14 @@ from lancehouse.catalog.entries import (
     require_unprotected,
     write_once,
 )
-from lancehouse.catalog.errors import Levels, ViewAlreadyExistsError, check_name, table_not_found
+from lancehouse.catalog.errors import (
+    ATTEMPTS,
+    CommitConflictError,
+    Levels,
+    ViewAlreadyExistsError,
+    check_name,
+    table_not_found,
+)
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
@@ -49,11 +56,8 @@ from lancehouse.locations import key as location_key
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository
 from lancehouse.store.database import Database
-from lancehouse.store.model import EntryRow, Json, NamespaceRow, SnapshotRow
+from lancehouse.store.model import EntryRow, Json, SnapshotRow
 from lancehouse.store.statements import Tx
-
-ATTEMPTS = 8
-"""Most attempts at a commit when others change the entry first; each attempt checks the requirements again."""
 
 LONGEST_PAUSE_S = 0.05
 """Longest random pause between two attempts, in seconds."""
@@ -65,10 +69,6 @@ WHOLE_BYTES = 256 * 1024
 That is about a thousand versions. Beyond it, building the response would cost more than the commit itself, so only
 snapshots that refs point to are included; LoadTable returns the rest.
 """
-
-
-class _CommitConflictError(Exception):
-    """Another commit changed the entry after this one had read it."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Commits:
         self, caller: Caller, warehouse: Warehouse, changes: Sequence[tuple[TableName, Json]]
     ) -> list[EntryRow]:
         for attempt in range(ATTEMPTS):
-            with suppress(_CommitConflictError):
+            with suppress(CommitConflictError):
                 return self._attempt(caller, warehouse, changes)
             measures.report("commits", "repeated")
             # The first retry is immediate; later ones wait a random time, so that writers do not keep colliding.
@@ -211,7 +211,7 @@ class Commits:
             # Compare and swap on the revision: either all that `decide` read of the entry is still true, or it decides
             # again.
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **change.values):
-                raise _CommitConflictError
+                raise CommitConflictError
             _store_change(tx, entry, caller, change, now)
             published = None if "version" in change.values else entry.published
             after = replace(entry, revision=entry.revision + 1, updated_ms=now, published=published, **change.values)
@@ -248,7 +248,7 @@ class Commits:
                 # Checked again in the transaction: another table may have taken the location in the meantime.
                 location_access.require_location_free(tx, values["location"], "iceberg", entry.id)
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
-                raise _CommitConflictError
+                raise CommitConflictError
             entry_values = {key: value for key, value in values.items() if key != "location_key"}
             after = replace(entry, revision=entry.revision + 1, updated_ms=now, **entry_values)
             operation = _operation(request["updates"])
@@ -295,11 +295,9 @@ class Commits:
         document = self._write_metadata(warehouse, iceberg_tables.next_metadata_location(table, None), table)
 
         def apply(tx: Tx) -> EntryRow:
-            namespace = _require_new(tx, warehouse, name)
-            uuid, place = str(table.table_uuid), document.location
-            return create_entry(
-                tx, warehouse, namespace, name, "iceberg", uuid, location, {}, metadata_location=place, caller=caller
-            )
+            _require_new(tx, warehouse, name)
+            uuid, place = table.table_uuid, document.location
+            return create_entry(tx, caller, warehouse, name, "iceberg", uuid, location, metadata_location=place)
 
         return PreparedCommit(name, apply, written=[document.location], document=document)
 
@@ -402,14 +400,14 @@ def _store_change(tx: Tx, entry: EntryRow, caller: Caller, change: EntryChange, 
             repository.put_ref(tx, entry.id, new_ref)
 
 
-def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> NamespaceRow:
-    """Return the namespace of a table to create, if its name is free.
+def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> None:
+    """Raise unless the name of a table to create is free.
 
     A table of that name is a failed `assert-create` in the words that Iceberg's clients expect; a view keeps its own
     error.
     """
     try:
-        return require_name_free(tx, warehouse, name, "iceberg")
+        require_name_free(tx, warehouse, name, "iceberg")
     except ViewAlreadyExistsError:
         raise
     except TableAlreadyExistsError as error:
@@ -420,7 +418,3 @@ def _operation(updates: Sequence[Json]) -> str:
     """Return the operation of the last snapshot added, or "metadata", for the record of commits."""
     added = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
     return str(added[-1].get("summary", {}).get("operation", "append")) if added else "metadata"
-
-
-def _table_name(identifier: Json) -> TableName:
-    return TableName(tuple(identifier["namespace"]), identifier["name"])

@@ -118,6 +118,11 @@ class TableName:
     def __str__(self) -> str:
         return format_name(self.levels, self.name)
 
+    @property
+    def full_name(self) -> tuple[str, ...]:
+        """Its levels, with its own name as the last."""
+        return (*self.levels, self.name)
+
 
 def list_names(
     database: Database,
@@ -212,15 +217,14 @@ def require_unprotected(
 
 def create_entry(
     tx: Tx,
+    caller: Caller,
     warehouse: Warehouse,
-    namespace: NamespaceRow,
     name: TableName,
     kind: Kind,
     uuid: str,
     location: str,
-    properties: Mapping[str, str],
     *,
-    caller: Caller,
+    properties: Mapping[str, str] | None = None,
     schema: Json | None = None,
     version: int | None = None,
     metadata_location: str | None = None,
@@ -230,9 +234,11 @@ def create_entry(
     The files of a dropped table that were to stay may become those of the new entry.
 
     Raises:
+        NamespaceNotFoundError: there is no such namespace.
         TableAlreadyExistsError, ViewAlreadyExistsError: the name is taken.
         InvalidInputError: the location lies inside another table's, or contains one.
     """
+    namespace = require_name_free(tx, warehouse, name, kind)
     if kind != "view":
         release_location(tx, location_key(location, kind))
     key = require_location_free(tx, location, kind)
@@ -244,7 +250,7 @@ def create_entry(
         uuid=uuid,
         location=location,
         location_key=key,
-        properties=dict(properties),
+        properties=properties or {},
         now_ms=now_ms(),
         schema=schema,
         version=version,
@@ -278,16 +284,8 @@ def record_commit(
         snapshot_id: the new current snapshot, or None.
         changes: what the audit tells besides, of before and after.
     """
-    row = CommitRow(
-        at_ms=entry.updated_ms,
-        principal=caller.identity.name,
-        client=caller.client,
-        request_id=caller.request_id,
-        revision=entry.revision,
-        snapshot_id=snapshot_id,
-        operation=operation,
-    )
-    repository.insert_commit(tx, entry.id, row)
+    by = (caller.identity.name, caller.client, caller.request_id)
+    repository.insert_commit(tx, entry.id, CommitRow(entry.updated_ms, *by, entry.revision, snapshot_id, operation))
     before, after = changes
     told = {"uuid": entry.uuid, "revision": entry.revision, "operation": operation, "snapshot-id": snapshot_id}
     what = "view" if entry.kind == "view" else "table"
@@ -317,22 +315,8 @@ def record_change(
         before: what was, as far as it matters.
         after: what is.
     """
-    audit.insert_change(
-        tx,
-        AuditRow(
-            now_ms(),
-            caller.identity.name,
-            caller.peer,
-            caller.client,
-            caller.request_id,
-            action,
-            warehouse,
-            levels,
-            name,
-            before,
-            after,
-        ),
-    )
+    by = (caller.identity.name, caller.peer, caller.client, caller.request_id)
+    audit.insert_change(tx, AuditRow(now_ms(), *by, action, warehouse, levels, name, before, after))
 
 
 def diff_properties(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Json | None, Json | None]:

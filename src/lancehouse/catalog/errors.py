@@ -63,6 +63,14 @@ class UnprocessableError(InvalidInputError):
     """A request that is well-formed but contradicts itself (HTTP 422)."""
 
 
+class CommitConflictError(Exception):
+    """Another commit changed the entry after this one had read it: decide again."""
+
+
+ATTEMPTS = 8
+"""Most attempts at a commit when others change the entry first; each attempt checks the requirements again."""
+
+
 class AlreadyDoneError(Exception):
     """A request with this idempotency key was carried out before: repeat its response, and change nothing."""
 

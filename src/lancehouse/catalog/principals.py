@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from math import inf
 
 from lance_namespace.errors import InvalidInputError, UnauthenticatedError
 
+from lancehouse.caches import BoundedCache
 from lancehouse.catalog.callers import (
     ANYBODY,
     EVERYWHERE,
@@ -210,7 +211,7 @@ class Principals:
         self._database = database
         self._configured = configured
         self._caller = caller
-        self._verified_hashes: dict[str, str] = {}
+        self._verified_hashes: BoundedCache[str, str] = BoundedCache(MOST_PROVED)
 
     def acting_for(self, caller: Caller) -> Principals:
         """Return the same principals, for changes that a caller makes. Whether they may is not checked here."""
@@ -235,12 +236,9 @@ class Principals:
         """
         for each in new:
             _check_name(each.name, "a principal")
-        if exist_ok:
-            known = self._database.read(
-                lambda tx: {each.name for each in new if principal_rows.find_principal(tx, name=each.name)}
-            )
-        else:
-            known = set()
+        known = self._database.read(
+            lambda tx: {each.name for each in new if exist_ok and principal_rows.find_principal(tx, name=each.name)}
+        )
         credentials = {
             each.name: Credential(new_client_id(), new_secret())
             for each in new
@@ -248,7 +246,13 @@ class Principals:
         }
         # A hash keeps a core busy for a moment, and lets other threads run.
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            hashes = dict(zip(credentials, pool.map(hash_secret, _secrets(credentials.values())), strict=True))
+            hashes = dict(
+                zip(
+                    credentials,
+                    pool.map(hash_secret, (each.client_secret for each in credentials.values())),
+                    strict=True,
+                )
+            )
 
         def work(tx: Tx) -> list[CreatedPrincipal]:
             return [self._insert(tx, each, credentials.get(each.name), hashes, exist_ok=exist_ok) for each in new]
@@ -593,9 +597,7 @@ class Principals:
         # First compute the hash, also for an unknown client id, so that the time it takes reveals nothing.
         if not is_secret_valid(secret, client[1] if client else None) or client is None or client[1] is None:
             raise UnauthenticatedError("the client id or the client secret is wrong")
-        while len(self._verified_hashes) >= MOST_PROVED:
-            self._verified_hashes.pop(next(iter(self._verified_hashes)), None)
-        self._verified_hashes[digest(f"{client_id}:{secret}")] = client[1]
+        self._verified_hashes.put(digest(f"{client_id}:{secret}"), client[1])
         return client[0]
 
     def recognize_secret(self, client_id: str, secret: str) -> Principal | None:
@@ -764,10 +766,6 @@ def _check_name(name: str, what: str) -> None:
 
 def _name_taken(name: str) -> PrincipalExistsError:
     return PrincipalExistsError(f"there is a principal or group called {name!r} already")
-
-
-def _secrets(credentials: Iterable[Credential]) -> list[str]:
-    return [credential.client_secret for credential in credentials]
 
 
 def _get_principal(tx: Tx, name: str) -> PrincipalRow:

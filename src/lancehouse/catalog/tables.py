@@ -291,38 +291,13 @@ class Tables:
         if request.get("stage-create"):
             access = self._loader.vend(caller, warehouse, name.levels, name.name, location)
             return LoadResult(document.full_json, "", None, access.config, access.credentials)
-        return self._insert_document(caller, warehouse, name, document, location, str(metadata.table_uuid))
-
-    def _insert_document(
-        self,
-        caller: Caller,
-        warehouse: Warehouse,
-        name: TableName,
-        document: MetadataDocument,
-        location: str,
-        uuid: str,
-    ) -> LoadResult:
-        """Write a table's first metadata file, then create its entry; if that fails, delete the file again."""
-        WarehouseFiles(warehouse).write(
-            location_access.check_location(warehouse, document.location, "iceberg"), document.full_json
-        )
+        uuid, place = metadata.table_uuid, document.location
+        WarehouseFiles(warehouse).write(location_access.check_location(warehouse, place, "iceberg"), document.full_json)
 
         def work(tx: Tx) -> EntryRow:
-            namespace = require_name_free(tx, warehouse, name, "iceberg")
-            return create_entry(
-                tx,
-                warehouse,
-                namespace,
-                name,
-                "iceberg",
-                uuid,
-                location,
-                {},
-                metadata_location=document.location,
-                caller=caller,
-            )
+            return create_entry(tx, caller, warehouse, name, "iceberg", uuid, location, metadata_location=place)
 
-        with discard_on_failure(warehouse, [document.location]):
+        with discard_on_failure(warehouse, [place]):
             entry = write_once(self._database, caller, work)
         self._loader.documents.add(document)
         return self._loader.load(caller, warehouse, name.levels, entry)
@@ -343,20 +318,8 @@ class Tables:
             schema = self._loader.lance.read_schema(warehouse, location, version)
 
         def work(tx: Tx) -> EntryRow:
-            namespace = require_name_free(tx, warehouse, name, "lance")
-            return create_entry(
-                tx,
-                warehouse,
-                namespace,
-                name,
-                "lance",
-                str(uuid4()),
-                location,
-                properties,
-                schema=schema,
-                version=version,
-                caller=caller,
-            )
+            new: Json = {"properties": properties, "schema": schema, "version": version}
+            return create_entry(tx, caller, warehouse, name, "lance", str(uuid4()), location, **new)
 
         entry = write_once(self._database, caller, work)
         if latest is None and properties[MANAGED_BY] != IMPL:
@@ -386,22 +349,12 @@ class Tables:
         properties = {} if replaced is None else replaced.properties
 
         def work(tx: Tx) -> EntryRow:
-            namespace = require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite)
+            require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite)
             if (existing := repository.find_entry(tx, warehouse.id, name.levels, name.name)) is not None:
                 require_unprotected(tx, warehouse, name.levels, name.name, properties, "overwrite")
                 repository.delete_entry(tx, existing.id)
-            return create_entry(
-                tx,
-                warehouse,
-                namespace,
-                name,
-                "iceberg",
-                str(table.table_uuid),
-                location,
-                {},
-                metadata_location=document.location,
-                caller=caller,
-            )
+            uuid, place = table.table_uuid, document.location
+            return create_entry(tx, caller, warehouse, name, "iceberg", uuid, location, metadata_location=place)
 
         entry = write_once(self._database, caller, work)
         return self._loader.load(caller, warehouse, name.levels, entry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import orjson
@@ -21,7 +20,7 @@ from lancehouse.catalog.entries import (
     require_name_free,
     write_once,
 )
-from lancehouse.catalog.errors import Levels, check_name, view_not_found
+from lancehouse.catalog.errors import ATTEMPTS, CommitConflictError, Levels, check_name, view_not_found
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import views
 from lancehouse.catalog.metadata_loader import LoadResult, MetadataDocument, MetadataLoader, discard_on_failure
@@ -33,12 +32,6 @@ from lancehouse.store.model import EntryRow, Json, Kind
 from lancehouse.store.statements import Tx
 
 VIEWS: tuple[Kind, ...] = ("view",)
-ATTEMPTS = 8
-"""Most attempts at a commit when others change the entry first."""
-
-
-class _CommitConflictError(Exception):
-    """Another commit changed the entry after this one had read it."""
 
 
 class Views:
@@ -95,10 +88,12 @@ class Views:
         self._check_paths(caller, warehouse, metadata)
         document = self._write_metadata(warehouse, metadata, None)
 
-        def work(tx: Tx) -> EntryRow:
-            return self._insert_entry(tx, caller, warehouse, name, metadata, document)
-
-        return self._publish(caller, warehouse, levels, document, work)
+        with discard_on_failure(warehouse, [document.location]):
+            entry = write_once(
+                self._database, caller, lambda tx: self._insert_entry(tx, caller, warehouse, name, metadata, document)
+            )
+        self._loader.documents.add(document)
+        return self._loader.load(caller, warehouse, levels, entry)
 
     def register(self, caller: Caller, warehouse: Warehouse, levels: Levels, request: Json) -> LoadResult:
         """Register an existing view by its metadata file.
@@ -156,14 +151,14 @@ class Views:
             now = now_ms()
             values = {"metadata_location": document.location}
             if not repository.advance_entry(tx, entry.id, entry.revision, now_ms=now, **values):
-                raise _CommitConflictError
+                raise CommitConflictError
             after = replace(entry, revision=entry.revision + 1, updated_ms=now)
             record_commit(tx, after, caller, warehouse, name, "replace", None)
 
         try:
             with discard_on_failure(warehouse, [document.location]):
                 write_once(self._database, caller, work)
-        except _CommitConflictError:
+        except CommitConflictError:
             return False
         self._loader.documents.add(document)
         return True
@@ -194,37 +189,11 @@ class Views:
         """
         rename_entry(self._database, self._fence, caller, warehouse, VIEWS, source, destination)
 
-    def _publish(
-        self,
-        caller: Caller,
-        warehouse: Warehouse,
-        levels: Levels,
-        document: MetadataDocument,
-        work: Callable[[Tx], EntryRow],
-    ) -> LoadResult:
-        """Write the entry that refers to a new metadata file and load the result; on failure, delete the file again."""
-        with discard_on_failure(warehouse, [document.location]):
-            entry = write_once(self._database, caller, work)
-        self._loader.documents.add(document)
-        return self._loader.load(caller, warehouse, levels, entry)
-
     def _insert_entry(
         self, tx: Tx, caller: Caller, warehouse: Warehouse, name: TableName, metadata: Json, document: MetadataDocument
     ) -> EntryRow:
-        namespace = require_name_free(tx, warehouse, name, "view")
-        uuid, location = metadata["view-uuid"], metadata["location"]
-        return create_entry(
-            tx,
-            warehouse,
-            namespace,
-            name,
-            "view",
-            uuid,
-            location,
-            {},
-            metadata_location=document.location,
-            caller=caller,
-        )
+        uuid, location, place = metadata["view-uuid"], metadata["location"], document.location
+        return create_entry(tx, caller, warehouse, name, "view", uuid, location, metadata_location=place)
 
     def _check_paths(self, caller: Caller, warehouse: Warehouse, metadata: Json) -> None:
         """Refuse a view whose metadata would lie where the caller may not choose, or in a table."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import IO, TypeVar, cast
 from uuid import uuid4
 
 import pyarrow.fs as pafs
@@ -28,6 +29,8 @@ from lancehouse.catalog.temporary_credentials import own_google_token
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.credentials import azure_account, canonical_options, to_iceberg_config
 from lancehouse.secrets import redact
+
+T = TypeVar("T")
 
 MAX_BYTES = 256 << 20
 """Largest metadata file in bytes, both as stored and decompressed."""
@@ -56,6 +59,12 @@ class WarehouseFiles:
             options["azure_storage_account_name"] = account
         return _cached_file_io(tuple(sorted((options | own_google_token(options)).items())))
 
+    def find_system(self, location: str) -> tuple[pafs.FileSystem, str]:
+        """Return Arrow's file system of a location in an object store, and the path in it."""
+        file_io = cast(PyArrowFileIO, self.file_io())
+        scheme, bucket, path = file_io.parse_location(location)
+        return file_io.fs_by_scheme(scheme, bucket), path
+
     @tracing.traced("store write")
     def write(self, path: str, data: bytes) -> None:
         """Write a file atomically; it is durable when this returns, and does not exist if it raises.
@@ -69,7 +78,7 @@ class WarehouseFiles:
         local = _local_path(path)
         try:
             if local is not None:
-                _write_local(local, data)
+                write_file(local, lambda stream: stream.write(data))
             else:
                 with self.file_io().new_output(_remote_uri(path)).create(overwrite=True) as stream:
                     stream.write(data)
@@ -122,9 +131,7 @@ class WarehouseFiles:
         try:
             if local is not None:
                 return [path.name for path in local.iterdir() if path.is_file()] if local.is_dir() else []
-            file_io = cast(PyArrowFileIO, self.file_io())
-            scheme, bucket, path = file_io.parse_location(_remote_uri(folder))
-            system = file_io.fs_by_scheme(scheme, bucket)
+            system, path = self.find_system(_remote_uri(folder))
             found = system.get_file_info(pafs.FileSelector(path, allow_not_found=True))
             return [info.base_name for info in found if info.is_file]
         except (OSError, ValueError) as error:
@@ -143,9 +150,7 @@ class WarehouseFiles:
                 raise ServiceUnavailableError(f"{location} is not there, or cannot be read and written")
             return
         try:
-            file_io = cast(PyArrowFileIO, self.file_io())
-            scheme, bucket, path = file_io.parse_location(location)
-            system = file_io.fs_by_scheme(scheme, bucket)
+            system, path = self.find_system(location)
             if system.get_file_info(path).type != pafs.FileType.NotFound:
                 return
         except (OSError, ValueError) as error:
@@ -211,14 +216,15 @@ def _remote_uri(path: str) -> str:
     return path
 
 
-def _write_local(path: Path, data: bytes) -> None:
+def write_file(path: Path, write: Callable[[IO[bytes]], T]) -> T:
+    """Have a local file written, which appears whole and durable or not at all; return what `write` returns."""
     _create_folder(path.parent)
     # Written under another name, synced and renamed: after a crash the file is either complete or absent. The folder is
     # synced too, because the rename itself is durable only then.
     temporary = path.with_name(f".{uuid4()}.tmp")
     try:
         with temporary.open("xb") as stream:
-            stream.write(data)
+            result = write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -226,6 +232,7 @@ def _write_local(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+    return result
 
 
 def _create_folder(path: Path) -> None:

@@ -19,7 +19,7 @@ from lance_namespace.errors import LanceNamespaceError
 
 from lancehouse.catalog.audit import TYPE, Audit, to_event
 from lancehouse.catalog.entries import now_ms
-from lancehouse.catalog.webhook import Webhook
+from lancehouse.catalog.warehouses import Webhook
 from lancehouse.store import audit
 from lancehouse.store.database import Database
 from lancehouse.store.model import Json

@@ -32,8 +32,8 @@ from lancehouse.jobs.address import TableAddress
 from lancehouse.maintenance.worker import LOCAL_BYTES, ChooseEngine, MaintenanceWorker, WorkerOptions
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import Log, install_logging
-from lancehouse.server.run import create_backends, die_with
-from lancehouse.server.settings import ServerSettings, warehouse_from_json
+from lancehouse.server.run import create_backends, die_with, open_catalog
+from lancehouse.server.settings import ServerSettings, from_json
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -73,17 +73,9 @@ def open_backends(
     settings: ServerSettings, warehouses: Sequence[Warehouse], log: Log, who: Identity = MAINTENANCE
 ) -> tuple[Catalog, dict[str, Backend]]:
     """Open the catalog in this process; return it, and its warehouses and other backends, which `who` calls."""
-    from lancehouse.catalog.catalog import Catalog
     from lancehouse.server.http.application import App
 
-    database = bootstrap.open_database(settings.db)
-    catalog = Catalog(
-        database,
-        warehouses,
-        storage_refresh_s=settings.storage_refresh,
-        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
-        fence_interval_s=settings.fence_interval,
-    )
+    catalog = open_catalog(settings, warehouses)
     identity = MaintenanceIdentity(who)
     app = App(catalog, identity, limits=settings.limits, log=log)
     name = uuid4().hex
@@ -183,7 +175,7 @@ def maintenance_process(settings: ServerSettings, warehouses: Sequence[Warehouse
 
     In a process of its own, so that it takes neither time nor memory from those that answer requests.
     """
-    message = {"settings": settings.to_json(), "warehouses": [asdict(warehouse) for warehouse in warehouses]}
+    message = {"settings": asdict(settings), "warehouses": [asdict(warehouse) for warehouse in warehouses]}
     child = _Child(json.dumps(message).encode() + b"\n")
     child.start()
     try:
@@ -246,8 +238,8 @@ def main() -> None:
     """Work on the settings that the parent writes to stdin, until it ends or sends SIGTERM."""
     process_memory.share_heaps()
     message = json.loads(sys.stdin.buffer.readline())
-    settings = ServerSettings.from_json(message["settings"])
-    warehouses = [warehouse_from_json(warehouse) for warehouse in message["warehouses"]]
+    settings = from_json(ServerSettings, message["settings"])
+    warehouses = from_json(list[Warehouse], message["warehouses"])
     die_with(_wait_for_parent_end)
     with stop_on_signal() as stop:
         run_worker(settings, warehouses, settings.maintenance_threads, stop)

@@ -24,7 +24,7 @@ from lancehouse.jobs.address import TableAddress, list_tables
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.lake.confinement import OwnFilesAlone
 from lancehouse.maintenance.policies import read_namespace_levels
-from lancehouse.maintenance.table_work import FAILED, TableFacts, TableResult, TableWork, read_facts
+from lancehouse.maintenance.table_work import FAILED, LONGEST_MESSAGE, TableFacts, TableResult, TableWork, read_facts
 from lancehouse.maintenance_policy import MaintenancePolicy, policy_properties
 from lancehouse.store.model import MaintainedTable
 
@@ -304,32 +304,18 @@ class MaintenanceWorker:
             logger.log(level, "%s: %s %s: %s (%s)", _format(table), run.operation, run.outcome, run.message, run.why)
 
     def _fail(self, table: MaintainedTable, message: str) -> None:
-        seen = Seen.from_json(table.seen)
-        next_ms = self._after_failure(table.failures)
-        self._maintenance.finish(
-            table,
-            self._options.name,
-            seen,
-            [],
-            next_ms=next_ms,
-            why=_count_failures(table.failures + 1),
-            failures=table.failures + 1,
-            error=message[:500],
-            is_done=False,
-        )
+        self._finish(table, TableResult(Seen.from_json(table.seen), error=message[:LONGEST_MESSAGE]))
 
     def _release(self, table: MaintainedTable) -> None:
-        seen, now = Seen.from_json(table.seen), self._maintenance.read_clock()
-        failures, error = table.failures, table.error
         self._maintenance.finish(
             table,
             self._options.name,
-            seen,
+            Seen.from_json(table.seen),
             [],
-            next_ms=now,
+            next_ms=self._maintenance.read_clock(),
             why=table.why,
-            failures=failures,
-            error=error,
+            failures=table.failures,
+            error=table.error,
             is_done=False,
         )
 

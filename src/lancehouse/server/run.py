@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
     from lancehouse.gateway.backends import Backend
     from lancehouse.server.http.application import App, RequestAuthenticator
-    from lancehouse.server.http.asgi import Receive, Scope, Send
+    from lancehouse.server.http.bodies import Receive, Scope, Send
     from lancehouse.server.http.responses import Response
 
 logger = logging.getLogger(__name__)
@@ -182,9 +182,22 @@ def _load_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -
     return app
 
 
+def open_catalog(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> Catalog:
+    """Open the database, and the catalog on it."""
+    from lancehouse.catalog.catalog import Catalog
+
+    return Catalog(
+        bootstrap.open_database(settings.db),
+        warehouses,
+        scan_cache_bytes=settings.scan_cache_bytes,
+        storage_refresh_s=settings.storage_refresh,
+        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
+        fence_interval_s=settings.fence_interval,
+    )
+
+
 def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) -> App:
     """Create the application, with its own database connections."""
-    from lancehouse.catalog.catalog import Catalog
     from lancehouse.catalog.webhooks import WebhookSender
     from lancehouse.server.api import lance, maintenance
     from lancehouse.server.api import principals as principals_api
@@ -193,15 +206,8 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
     from lancehouse.server.http.auth import Authenticator, IssuerSettings
     from lancehouse.server.http.health import OTHERS_S, Check
 
-    database = bootstrap.open_database(settings.db)
-    catalog = Catalog(
-        database,
-        warehouses,
-        scan_cache_bytes=settings.scan_cache_bytes,
-        storage_refresh_s=settings.storage_refresh,
-        backend_policies={backend.name: backend.maintenance for backend in settings.backends},
-        fence_interval_s=settings.fence_interval,
-    )
+    catalog = open_catalog(settings, warehouses)
+    database = catalog.database
     catalog.fence.start()
     issuers = [IssuerSettings(**issuer) for issuer in settings.issuers]
     # Without authentication the server may listen on loopback only, unless --insecure allows more.
@@ -237,7 +243,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
 def create_backend(settings: BackendSettings) -> Backend:
     """Create a backend that is another catalog, which is asked in the server's name or in that of the caller."""
     from lancehouse.gateway.backends import Backend
-    from lancehouse.server.http.caller_tokens import TokenExchange, forward_token
+    from lancehouse.server.http.auth import TokenExchange, forward_token
 
     properties = dict(settings.properties)
     caller_token: Callable[[str | None], str] | None = None
@@ -537,17 +543,9 @@ class StartupApp:
             while True:
                 self._calls.pop(0)(app)
 
-    def answer_inline(
-        self,
-        method: str,
-        raw_path: bytes,
-        raw_query: bytes,
-        headers: dict[str, str],
-        body: bytes,
-        state: dict[str, Any],
-    ) -> Response | None:
-        """Answer a read at once, if the application has loaded and can; else None."""
-        return None if self._app is None else self._app.answer_inline(method, raw_path, raw_query, headers, body, state)
+    def answer_inline(self, *request: Any) -> Response | None:
+        """Call `App.answer_inline`; None while the application is not loaded."""
+        return None if self._app is None else self._app.answer_inline(*request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, after waiting for the application."""

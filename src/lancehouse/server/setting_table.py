@@ -111,6 +111,40 @@ def _parse_sources(value: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Limits of one worker. Names that end with `_s` are seconds."""
+
+    body: int = 16 * 2**20
+    """Largest body of a request in bytes, decompressed."""
+    body_memory: int = 128 * 2**20
+    """Bytes that the bodies of all requests may hold together; beyond it, requests get 503."""
+    read_s: float = 60.0
+    """For a request's body to arrive."""
+    write_s: float = 60.0
+    """For a client to read the next part of a response."""
+    head_s: float = 20.0
+    """For a request's head to arrive."""
+    handle_s: float = 60.0
+    plan_s: float = 600.0
+    rows_s: float = 3600.0
+    """For rows to be written, or the first of them to be read."""
+    idle_s: float = 75.0
+    """For a connection without requests."""
+    stop_s: float = 30.0
+    """For requests in progress to finish when the server stops."""
+    requests: int = 1000
+    """Requests in progress; beyond it, requests get 503."""
+    streams: int = 200
+    """Streamed responses in progress."""
+    connections: int = 4000
+    threads: int = 32
+    scan_threads: int = 8
+    row_threads: int = 16
+    upload_threads: int = 64
+    """Many, because most of them wait for the client to send."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSetting:
     """One setting: its name, parser, default and help."""
 
@@ -146,6 +180,11 @@ class ServerSetting:
         if self.parse is _parse_size:
             return _format_size(self.default)
         return f"{self.default:g}" if self.parse is _parse_seconds else str(self.default)
+
+
+def _limit(name: str, parse: Callable[[str], Any], limit: str, help: str) -> ServerSetting:
+    """Return the setting of a field of `ServerLimits`."""
+    return ServerSetting(name, parse, getattr(ServerLimits(), limit), help, limit)
 
 
 SERVER_SETTINGS: tuple[ServerSetting, ...] = (
@@ -240,52 +279,20 @@ SERVER_SETTINGS: tuple[ServerSetting, ...] = (
         None,
         "how long a dropped table can be restored, unless its warehouse sets it: 7d (default), 12h, 30m, or 0",
     ),
-    ServerSetting("max_body", _parse_size, 16 * 2**20, "maximum size of a request", limit="body"),
-    ServerSetting(
-        "max_body_memory",
-        _parse_size,
-        128 * 2**20,
-        "memory of a worker for requests that are being received",
-        limit="body_memory",
-    ),
-    ServerSetting("max_requests", _number_parser(1, 10**6), 1000, "concurrent requests per worker", limit="requests"),
-    ServerSetting(
-        "max_streams",
-        _number_parser(1, 10**6),
-        200,
-        "concurrent responses with many rows per worker",
-        limit="streams",
-    ),
-    ServerSetting(
-        "max_connections", _number_parser(1, 10**6), 4000, "open connections per worker", limit="connections"
-    ),
-    ServerSetting("threads", _number_parser(1, 1000), 32, "threads of a worker", limit="threads"),
-    ServerSetting(
-        "scan_threads", _number_parser(1, 1000), 8, "threads of a worker that plan scans", limit="scan_threads"
-    ),
-    ServerSetting(
-        "row_threads", _number_parser(1, 1000), 16, "threads of a worker that read and write rows", limit="row_threads"
-    ),
-    ServerSetting(
-        "upload_threads", _number_parser(1, 1000), 64, "threads of a worker that receive rows", limit="upload_threads"
-    ),
-    ServerSetting("read_timeout", _parse_seconds, 60.0, "seconds to receive a request", limit="read_s"),
-    ServerSetting(
-        "write_timeout",
-        _parse_seconds,
-        60.0,
-        "seconds for a client to read the next part of a response",
-        limit="write_s",
-    ),
-    ServerSetting("request_timeout", _parse_seconds, 60.0, "seconds to handle a request", limit="handle_s"),
-    ServerSetting("plan_timeout", _parse_seconds, 600.0, "seconds to plan a scan", limit="plan_s"),
-    ServerSetting(
-        "rows_timeout", _parse_seconds, 3600.0, "seconds to write rows, or to return the first rows", limit="rows_s"
-    ),
-    ServerSetting(
-        "idle_timeout", _parse_seconds, 75.0, "seconds after which an idle connection is closed", limit="idle_s"
-    ),
-    ServerSetting(
-        "stop_timeout", _parse_seconds, 30.0, "seconds for requests to finish when the server stops", limit="stop_s"
-    ),
+    _limit("max_body", _parse_size, "body", "maximum size of a request"),
+    _limit("max_body_memory", _parse_size, "body_memory", "memory of a worker for requests that are being received"),
+    _limit("max_requests", _number_parser(1, 10**6), "requests", "concurrent requests per worker"),
+    _limit("max_streams", _number_parser(1, 10**6), "streams", "concurrent responses with many rows per worker"),
+    _limit("max_connections", _number_parser(1, 10**6), "connections", "open connections per worker"),
+    _limit("threads", _number_parser(1, 1000), "threads", "threads of a worker"),
+    _limit("scan_threads", _number_parser(1, 1000), "scan_threads", "threads of a worker that plan scans"),
+    _limit("row_threads", _number_parser(1, 1000), "row_threads", "threads of a worker that read and write rows"),
+    _limit("upload_threads", _number_parser(1, 1000), "upload_threads", "threads of a worker that receive rows"),
+    _limit("read_timeout", _parse_seconds, "read_s", "seconds to receive a request"),
+    _limit("write_timeout", _parse_seconds, "write_s", "seconds for a client to read the next part of a response"),
+    _limit("request_timeout", _parse_seconds, "handle_s", "seconds to handle a request"),
+    _limit("plan_timeout", _parse_seconds, "plan_s", "seconds to plan a scan"),
+    _limit("rows_timeout", _parse_seconds, "rows_s", "seconds to write rows, or to return the first rows"),
+    _limit("idle_timeout", _parse_seconds, "idle_s", "seconds after which an idle connection is closed"),
+    _limit("stop_timeout", _parse_seconds, "stop_s", "seconds for requests to finish when the server stops"),
 )

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import CATALOGS, locations, maintenance_policy
-from lancehouse.catalog.warehouses import RETENTION_S, Warehouse
-from lancehouse.catalog.webhook import Webhook
+from lancehouse.catalog.warehouses import RETENTION_S, Warehouse, Webhook
 from lancehouse.documents import Document, format_loc, read_yaml, substitute_variables, to_plain
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.secrets import is_secret
-from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.setting_table import SERVER_SETTINGS, ServerSetting, parse_retention
+from lancehouse.server.setting_table import SERVER_SETTINGS, ServerLimits, ServerSetting, parse_retention
 from lancehouse.settings import data_folder, default_db
+
+T = TypeVar("T")
 
 RESERVED = frozenset({"namespaces", "tables", "views", "transactions", "config", "oauth"})
 """Names that no warehouse may have: they are the first segments of paths without a prefix."""
@@ -139,10 +139,8 @@ class ServerSettings:
             missing = "--tls-key" if values["tls_cert"] else "--tls-cert"
             raise InvalidInputError(f"{missing} is missing: --tls-cert and --tls-key are given together")
         values["db"] = values["db"] or default_db()
-        values["allowed_hosts"] = values["allowed_hosts"] or ()
-        values["trusted_proxies"] = values["trusted_proxies"] or ()
-        values["maintenance_functions"] = values["maintenance_functions"] or ()
-        values["maintenance_sources"] = values["maintenance_sources"] or ()
+        for name in ("allowed_hosts", "trusted_proxies", "maintenance_functions", "maintenance_sources"):
+            values[name] = values[name] or ()
         retention = values.pop("retention")
         retention_s = RETENTION_S if retention is None else retention
         issuers = _parse_issuers(values.pop("issuer"), values.pop("issuer_audience"), document)
@@ -178,30 +176,6 @@ class ServerSettings:
         others = [name for name in different if name not in changeable and name != "limits"]
         return SettingChanges(taken, tuple(changed), (*others, *limits))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as JSON for a worker, secrets included."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ServerSettings:
-        """Restore the settings that `to_json` returned."""
-        return cls(
-            **{
-                **data,
-                "allowed_hosts": tuple(data["allowed_hosts"]),
-                "trusted_proxies": tuple(data["trusted_proxies"]),
-                "maintenance_functions": tuple(data["maintenance_functions"]),
-                "maintenance_sources": tuple(data["maintenance_sources"]),
-                "limits": ServerLimits(**data["limits"]),
-                "warehouses": tuple(warehouse_from_json(each) for each in data["warehouses"]),
-                "default": warehouse_from_json(data["default"]),
-                "roots": {name: tuple(places) for name, places in data["roots"].items()},
-                "issuers": tuple(data["issuers"]),
-                "backends": tuple(BackendSettings(**backend) for backend in data["backends"]),
-                "webhooks": tuple(Webhook(**{**hook, "types": tuple(hook["types"])}) for hook in data["webhooks"]),
-            }
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SettingChanges:
@@ -219,9 +193,11 @@ class SettingChanges:
         return text + (f"; a restart would change {', '.join(self.needs_restart)}" if self.needs_restart else "")
 
 
-def warehouse_from_json(data: Mapping[str, Any]) -> Warehouse:
-    """Restore a warehouse that a worker receives as JSON."""
-    return Warehouse(**{**data, **{key: tuple(data[key]) for key in ("roots", "blob_roots")}})
+def from_json(kind: type[T], data: Any) -> T:
+    """Return settings or warehouses that another process has sent as JSON."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_python(data)
 
 
 def is_loopback(host: str) -> bool:

@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 from lance_namespace.errors import ServiceUnavailableError
 
@@ -25,8 +27,8 @@ from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.log_lines import LEVELS
 from lancehouse.server import process_memory
 from lancehouse.server.http.observability import MULTIPROCESS, Log, install_logging, record_restart
-from lancehouse.server.run import ReadSettings, find_changes
-from lancehouse.server.settings import ServerSettings
+from lancehouse.server.run import Changes, ReadSettings, die_with, find_changes, run
+from lancehouse.server.settings import ServerSettings, from_json
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +82,7 @@ class WorkerSupervisor:
         self._listener = listener
         message = {
             "socket": listener.fileno(),
-            "settings": settings.to_json(),
+            "settings": asdict(settings),
             "warehouses": [asdict(warehouse) for warehouse in warehouses],
         }
         self._message = message
@@ -113,7 +115,7 @@ class WorkerSupervisor:
     def _start(self) -> None:
         with _block_interrupts():
             worker = subprocess.Popen(
-                [sys.executable, "-m", "lancehouse.server.worker"],
+                [sys.executable, "-m", "lancehouse.server.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[self._listener.fileno()],
@@ -158,7 +160,7 @@ class WorkerSupervisor:
         if (changes := find_changes(self._settings, self._read_again)) is None:
             return
         self._settings = changes[0].settings
-        self._message["settings"] = self._settings.to_json()
+        self._message["settings"] = asdict(self._settings)
         self._log.level = LEVELS[self._settings.log_level]
         install_logging(self._log)
         logger.warning("%s", changes[0])
@@ -277,3 +279,50 @@ def _handle_signals(stop: Callable[[], None], hang_up: Callable[[], None]) -> It
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _report_ready() -> None:
+    os.write(1, b"ready\n")
+
+
+def _send_heartbeat() -> None:
+    with suppress(BlockingIOError, BrokenPipeError):  # nobody reads: the parent is suspended or gone
+        os.write(1, b".")
+
+
+def _read_messages() -> Iterator[dict[str, Any]]:
+    """Yield what the parent sends, until it ends."""
+    rest = b""
+    # Not through `sys.stdin`, whose lock would still be held when the interpreter exits.
+    while data := os.read(0, 1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def main() -> None:
+    """Run a worker, which gets its settings through stdin, and in each further line those that are to change.
+
+    It serves on the socket that the parent has bound. The parent has blocked SIGINT: it alone decides when to stop,
+    and while it lives, stdin stays open.
+    """
+    process_memory.share_heaps()
+    messages = _read_messages()
+    message = next(messages)
+    listener = socket.socket(fileno=message["socket"])
+    warehouses = from_json(list[Warehouse], message["warehouses"])
+    changes: Changes = SimpleQueue()
+
+    def follow_parent() -> None:
+        for each in messages:
+            settings = from_json(ServerSettings, each["settings"])
+            changes.put(lambda settings=settings: settings)  # type: ignore[misc]
+
+    die_with(follow_parent)
+    # A heartbeat must not block the event loop when the parent does not read its pipe.
+    os.set_blocking(1, False)
+    settings = from_json(ServerSettings, message["settings"])
+    run(settings, listener, warehouses, _report_ready, _send_heartbeat, changes=changes)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,71 +9,32 @@ from sqlalchemy import bindparam, delete, func, literal_column, or_, select, upd
 from lancehouse.store.model import AuditRow
 from lancehouse.store.model import audit as a
 from lancehouse.store.model import webhooks as h
-from lancehouse.store.statements import (
-    EVERYTHING,
-    NONE,
-    Row,
-    Statement,
-    Tx,
-    from_json,
-    insert_into,
-    join_levels,
-    split_levels,
-    to_json,
-)
+from lancehouse.store.statements import EVERYTHING, JSON, LEVELS, RowType, Statement, Tx, insert_into, limit_rows
 
-NAMES = (
-    "at_ms",
-    "principal",
-    "peer",
-    "client",
-    "request_id",
-    "action",
-    "warehouse",
-    "path",
-    "name",
-    "before",
-    "after",
-)
-"""Columns in the order of AuditRow."""
+CHANGES = RowType(a, AuditRow, levels=LEVELS, before=JSON, after=JSON)
 NUMBERING = 1_106_342_171
 """Number of the lock that is held to number changes."""
 MOST_NUMBERED = 10_000
 """Most changes that are numbered at once."""
 
-INSERT = Statement(insert_into(a, *NAMES))
-RECENT = Statement(
-    select(a.c.id, *(a.c[name] for name in NAMES))
+INSERT = Statement(insert_into(a, *CHANGES.names))
+_RECENT = limit_rows(
+    select(a.c.id, *CHANGES.columns)
     .where(a.c.id < bindparam("below"), a.c.at_ms >= bindparam("since"), a.c.at_ms < bindparam("until"))
     .order_by(a.c.id.desc())
-    .limit(bindparam("size"))
-    .offset(NONE),
-    is_planned_anew=True,  # a time without a beginning or an end must not be looked for in its index
 )
-RECENT_OF = Statement(
-    select(a.c.id, *(a.c[name] for name in NAMES))
-    .where(
-        a.c.name == bindparam("called"),
-        a.c.id < bindparam("below"),
-        a.c.at_ms >= bindparam("since"),
-        a.c.at_ms < bindparam("until"),
-    )
-    .order_by(a.c.id.desc())
-    .limit(bindparam("size"))
-    .offset(NONE),
-    is_planned_anew=True,  # a time without a beginning or an end must not be looked for in its index
-)
-UNNUMBERED = Statement(
-    select(a.c.id).where(a.c.position.is_(None)).order_by(a.c.id).limit(bindparam("size")).offset(NONE)
-)
+# Planned anew: a time without a beginning or an end must not be looked for in its index.
+RECENT = Statement(_RECENT, is_planned_anew=True)
+RECENT_OF = Statement(_RECENT.where(a.c.name == bindparam("called")), is_planned_anew=True)
+UNNUMBERED = Statement(limit_rows(select(a.c.id).where(a.c.position.is_(None)).order_by(a.c.id)))
 LAST = Statement(select(func.max(a.c.position)))
 NUMBER = Statement(update(a).where(a.c.id == bindparam("row")).values(position=bindparam("number")))
 AFTER = Statement(
-    select(a.c.position, *(a.c[name] for name in NAMES))
-    .where(a.c.position > bindparam("after"), a.c.warehouse != literal_column("''"))
-    .order_by(a.c.position)
-    .limit(bindparam("size"))
-    .offset(NONE)
+    limit_rows(
+        select(a.c.position, *CHANGES.columns)
+        .where(a.c.position > bindparam("after"), a.c.warehouse != literal_column("''"))
+        .order_by(a.c.position)
+    )
 )
 WEBHOOK = Statement(select(h.c.position).where(h.c.name == bindparam("called")))
 INSERT_WEBHOOK = Statement(insert_into(h, "name", "position", "holder", "leased_until_ms").on_conflict_do_nothing())
@@ -96,22 +57,7 @@ DELETE_BEFORE = Statement(delete(a).where(a.c.at_ms < bindparam("until")))
 
 def insert_change(tx: Tx, row: AuditRow) -> None:
     """Insert a change, in the transaction that makes it."""
-    tx.run(
-        INSERT,
-        {
-            "at_ms": row.at_ms,
-            "principal": row.principal,
-            "peer": row.peer,
-            "client": row.client,
-            "request_id": row.request_id,
-            "action": row.action,
-            "warehouse": row.warehouse,
-            "path": join_levels(row.levels),
-            "name": row.name,
-            "before": None if row.before is None else to_json(row.before),
-            "after": None if row.after is None else to_json(row.after),
-        },
-    )
+    tx.run(INSERT, CHANGES.values(row))
 
 
 def list_changes(
@@ -125,7 +71,7 @@ def list_changes(
         "size": limit,
     }
     rows = tx.fetch_all(RECENT, values) if name is None else tx.fetch_all(RECENT_OF, {**values, "called": name})
-    return [(row[0], _row(row[1:])) for row in rows]
+    return [(row[0], CHANGES.read(row[1:])) for row in rows]
 
 
 def number_changes(tx: Tx) -> int:
@@ -144,7 +90,7 @@ def number_changes(tx: Tx) -> int:
 
 def list_numbered(tx: Tx, after: int, limit: int) -> Sequence[tuple[int, AuditRow]]:
     """Return changes of warehouses with their positions, those after one, in order."""
-    return [(row[0], _row(row[1:])) for row in tx.fetch_all(AFTER, {"after": after, "size": limit})]
+    return [(row[0], CHANGES.read(row[1:])) for row in tx.fetch_all(AFTER, {"after": after, "size": limit})]
 
 
 def find_last_position(tx: Tx) -> int:
@@ -185,9 +131,3 @@ def move_webhook(tx: Tx, name: str, holder: str, position: int, until_ms: int) -
 def delete_changes(tx: Tx, until_ms: int) -> int:
     """Delete the changes before a time, and return how many."""
     return tx.run(DELETE_BEFORE, {"until": until_ms})
-
-
-def _row(row: Row) -> AuditRow:
-    at_ms, principal, peer, client, request, action, warehouse, path, name, *states = row
-    before, after = (None if state is None else from_json(state) for state in states)
-    return AuditRow(at_ms, principal, peer, client, request, action, warehouse, split_levels(path), name, before, after)

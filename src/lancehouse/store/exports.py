@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from sqlalchemy import bindparam, delete, func, select, update
 
 from lancehouse.store.model import ExportRow
 from lancehouse.store.model import exports as x
-from lancehouse.store.statements import NONE, Statement, Tx, check_indexed, insert_into
+from lancehouse.store.statements import RowType, Statement, Tx, check_indexed, insert_into, limit_rows
 
-COLUMNS = ("warehouse", "table_uuid", "version", "fragment", "columns", "path", "bytes", "rows", "planned_ms")
-"""Columns in the order of ExportRow, without the id."""
+EXPORT = RowType(x, ExportRow)
 TOUCHED = 64
 """Copies that one statement marks."""
 
-EXPORTS = select(x.c.id, *(x.c[name] for name in COLUMNS))
+EXPORTS = select(*EXPORT.columns)
 OF_TABLE = Statement(EXPORTS.where(x.c.table_uuid == bindparam("uuid")).order_by(x.c.id))
 OLDEST = Statement(
-    EXPORTS.where(x.c.warehouse == bindparam("place"), x.c.planned_ms < bindparam("before"))
-    .order_by(x.c.planned_ms, x.c.id)
-    .limit(bindparam("size"))
-    .offset(NONE)
+    limit_rows(
+        EXPORTS.where(x.c.warehouse == bindparam("place"), x.c.planned_ms < bindparam("before")).order_by(
+            x.c.planned_ms, x.c.id
+        )
+    )
 )
-INSERT = Statement(insert_into(x, *COLUMNS).returning(x.c.id))
+INSERT = Statement(insert_into(x, *EXPORT.names[1:]).returning(x.c.id))
 TOUCH = Statement(
     update(x)
     .where(x.c.id.in_([bindparam(f"id_{number}") for number in range(TOUCHED)]))
@@ -36,42 +37,23 @@ DELETE = Statement(delete(x).where(x.c.id == bindparam("export"), x.c.planned_ms
 
 def list_exports(tx: Tx, table_uuid: str) -> list[ExportRow]:
     """Return all copies of a table."""
-    return [ExportRow(*row) for row in tx.fetch_all(OF_TABLE, {"uuid": table_uuid})]
+    return EXPORT.fetch_all(tx, OF_TABLE, {"uuid": table_uuid})
 
 
 def list_oldest_exports(tx: Tx, warehouse: str, planned_before_ms: int, limit: int) -> list[ExportRow]:
     """Return copies that no plan has named since a time, least recently named first."""
     values = {"place": warehouse, "before": planned_before_ms, "size": limit}
-    return [ExportRow(*row) for row in tx.fetch_all(OLDEST, values)]
+    return EXPORT.fetch_all(tx, OLDEST, values)
 
 
-def insert_export(
-    tx: Tx,
-    *,
-    warehouse: str,
-    table_uuid: str,
-    version: str,
-    fragment: int,
-    columns: str,
-    path: str,
-    bytes: int,
-    rows: int,
-    planned_ms: int,
-) -> ExportRow:
-    """Insert a copy and return its row."""
-    row_values = (
-        warehouse,
-        check_indexed("a uuid", table_uuid),
-        check_indexed("a version", version),
-        fragment,
-        columns,
-        path,
-        bytes,
-        rows,
-        planned_ms,
-    )
-    (row,) = tx.fetch_all(INSERT, dict(zip(COLUMNS, row_values, strict=True)))
-    return ExportRow(row[0], *row_values)
+def insert_export(tx: Tx, new: ExportRow) -> ExportRow:
+    """Insert a copy, whatever its id is, and return it with the id that it got."""
+    check_indexed("a uuid", new.table_uuid)
+    check_indexed("a version", new.version)
+    values = EXPORT.values(new)
+    del values["id"]
+    (row,) = tx.fetch_all(INSERT, values)
+    return replace(new, id=row[0])
 
 
 def touch_exports(tx: Tx, ids: Collection[int], now_ms: int) -> set[int]:

@@ -7,29 +7,17 @@ from sqlalchemy import bindparam, func, literal_column, select, update
 from lancehouse.store.model import FenceRow
 from lancehouse.store.model import audit as a
 from lancehouse.store.model import fences as f
-from lancehouse.store.statements import Row, Statement, Tx, bind_values, insert_into
+from lancehouse.store.statements import WORDS, RowType, Statement, Tx, bind_values, insert_into
 
-NAMES = (
-    "catalog",
-    "epoch",
-    "tokens",
-    "position",
-    "state",
-    "reason",
-    "renewed_ms",
-    "holder",
-    "leased_until_ms",
-)
-"""Columns in the order of FenceRow, after the warehouse's id."""
+FENCE = RowType(f, FenceRow, tokens=WORDS)
 
-ALL = Statement(select(f.c.warehouse_id, *(f.c[name] for name in NAMES)))
-_OF_WAREHOUSE = select(f.c.warehouse_id, *(f.c[name] for name in NAMES)).where(
-    f.c.warehouse_id == bindparam("warehouse")
-)
+ALL = select(*FENCE.columns)
+_OF_WAREHOUSE = ALL.where(f.c.warehouse_id == bindparam("warehouse"))
+LIST = Statement(ALL)
 FIND = Statement(_OF_WAREHOUSE)
 LOCK = Statement(_OF_WAREHOUSE.with_for_update())
-INSERT = Statement(insert_into(f, "warehouse_id", *NAMES).on_conflict_do_nothing())
-UPDATE = Statement(update(f).where(f.c.warehouse_id == bindparam("warehouse")).values(bind_values(*NAMES)))
+INSERT = Statement(insert_into(f, *FENCE.names).on_conflict_do_nothing())
+UPDATE = Statement(update(f).where(f.c.warehouse_id == bindparam("warehouse")).values(bind_values(*FENCE.names[1:])))
 is_closed = f.c.state.in_([literal_column("'fenced'"), literal_column("'adopting'")])
 """Whether a warehouse takes no changes."""
 LAST_CHANGE = Statement(select(func.max(a.c.id)))
@@ -37,40 +25,30 @@ LAST_CHANGE = Statement(select(func.max(a.c.id)))
 
 def list_fences(tx: Tx) -> dict[int, FenceRow]:
     """Return the rows of all warehouses by the warehouse's id."""
-    return {row[0]: _row(row) for row in tx.fetch_all(ALL, {})}
+    return {row.warehouse_id: row for row in FENCE.fetch_all(tx, LIST, {})}
 
 
 def find_fence(tx: Tx, warehouse_id: int) -> FenceRow | None:
     """Return the row of a warehouse, or None."""
-    row = tx.fetch_one(FIND, {"warehouse": warehouse_id})
-    return None if row is None else _row(row)
+    return FENCE.fetch_one(tx, FIND, {"warehouse": warehouse_id})
 
 
 def lock_fence(tx: Tx, warehouse_id: int, new_catalog: str) -> FenceRow:
     """Return the row of a warehouse, which nobody else changes until the transaction ends; insert it if it is new."""
     new = FenceRow(warehouse_id, new_catalog, 1, (), 0, "open", "", None, "", 0)
-    row = tx.fetch_one(LOCK, {"warehouse": warehouse_id})
+    row = FENCE.fetch_one(tx, LOCK, {"warehouse": warehouse_id})
     if row is None:
-        tx.run(INSERT, {"warehouse_id": warehouse_id, **_values(new)})
-        row = tx.fetch_one(LOCK, {"warehouse": warehouse_id})
-    return new if row is None else _row(row)
+        tx.run(INSERT, FENCE.values(new))
+        row = FENCE.fetch_one(tx, LOCK, {"warehouse": warehouse_id})
+    return row or new
 
 
 def put_fence(tx: Tx, row: FenceRow) -> None:
     """Replace the row of a warehouse."""
-    tx.run(UPDATE, {"warehouse": row.warehouse_id, **_values(row)})
+    tx.run(UPDATE, {"warehouse": row.warehouse_id, **FENCE.values(row)})
 
 
 def find_last_change(tx: Tx) -> int:
     """Return the id of the last change in the audit; 0 if there is none."""
     ((last,),) = tx.fetch_all(LAST_CHANGE, {})
     return int(last or 0)
-
-
-def _values(row: FenceRow) -> dict[str, object]:
-    return {**{name: getattr(row, name) for name in NAMES}, "tokens": " ".join(row.tokens)}
-
-
-def _row(row: Row) -> FenceRow:
-    warehouse_id, catalog, epoch, tokens, *rest = row
-    return FenceRow(warehouse_id, catalog, epoch, tuple(tokens.split()), *rest)

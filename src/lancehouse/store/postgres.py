@@ -146,26 +146,23 @@ class Postgres:
 
     def read(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in a read-only snapshot; if the pooled connection was broken, once again with a new one."""
-        tx: Tx | None = getattr(self._local, "reading", None)
-        if tx is not None:
-            return work(tx)
-        try:
-            return self._read(work)
-        except statements.ConnectionLostError:
-            return self._read(work)
+        return self._read_or_repeat(work, begin=True)
 
     def read_one(self, work: Callable[[Tx], T], key: Hashable = None) -> T:  # noqa: ARG002
         """Run `work`, which executes one statement; that is a transaction by itself.
 
         Nothing is cached by `key`: finding out whether anything was written would cost as much.
         """
+        return self._read_or_repeat(work, begin=False)
+
+    def _read_or_repeat(self, work: Callable[[Tx], T], *, begin: bool) -> T:
         tx: Tx | None = getattr(self._local, "reading", None)
         if tx is not None:
             return work(tx)
         try:
-            return self._read(work, begin=False)
+            return self._read(work, begin=begin)
         except statements.ConnectionLostError:
-            return self._read(work, begin=False)
+            return self._read(work, begin=begin)
 
     def write(self, work: Callable[[Tx], T]) -> T:
         """Run `work` in a transaction and commit it.
@@ -204,7 +201,7 @@ class Postgres:
                 connection.execute(cast("Any", setting))
         return connection
 
-    def _read(self, work: Callable[[Tx], T], *, begin: bool = True) -> T:
+    def _read(self, work: Callable[[Tx], T], *, begin: bool) -> T:
         with self._pooled_connection() as connection:
             if begin:
                 self._begin(connection, READ)

@@ -7,7 +7,7 @@ principals never finds a group, so that nobody can act as one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from lance_namespace.errors import InvalidInputError
 from sqlalchemy import bindparam, delete, literal_column, select, update
@@ -19,17 +19,21 @@ from lancehouse.store.model import principals as p
 from lancehouse.store.model import signing_keys as s
 from lancehouse.store.model import tokens as t
 from lancehouse.store.statements import (
+    AS_IS,
     EVERYTHING,
+    LEVELS,
     NONE,
     SEPARATOR,
+    RowType,
     Statement,
+    Stored,
     Tx,
     UniqueViolationError,
     check_indexed,
     index_key,
     insert_into,
     join_levels,
-    split_levels,
+    limit_rows,
 )
 
 q = p.alias("q")
@@ -38,20 +42,22 @@ EVERYWHERE = ""
 """Stands for all warehouses in a grant; no warehouse has this name."""
 
 Kind = Literal["principal", "group"]
-COLUMNS = (p.c.id, p.c.name, p.c.client_id, p.c.secret_hash, p.c.created_ms)
-PRINCIPALS = select(*COLUMNS).where(p.c.kind == literal_column("'principal'"))
-PAGE = Statement(
-    select(*COLUMNS)
-    .where(p.c.kind == bindparam("which"), p.c.name > bindparam("after"))
-    .order_by(p.c.name)
-    .limit(bindparam("size"))
-    .offset(NONE)
+PRINCIPAL = RowType(p, PrincipalRow)
+GRANT = RowType(
+    g,
+    GrantRow,
+    warehouse=Stored(lambda name: name or EVERYWHERE, lambda name: name or None),
+    levels=LEVELS,
+    table=AS_IS._replace(column="table_name"),
 )
+PRINCIPALS = select(*PRINCIPAL.columns).where(p.c.kind == literal_column("'principal'"))
+OF_KIND = select(*PRINCIPAL.columns).where(p.c.kind == bindparam("which"))
+PAGE = Statement(limit_rows(OF_KIND.where(p.c.name > bindparam("after")).order_by(p.c.name)))
 ANY = Statement(PRINCIPALS.limit(literal_column("1")).offset(NONE))
-BY_NAME = Statement(select(*COLUMNS).where(p.c.kind == bindparam("which"), p.c.name == bindparam("called")))
+BY_NAME = Statement(OF_KIND.where(p.c.name == bindparam("called")))
 BY_CLIENT = Statement(PRINCIPALS.where(p.c.client_id == bindparam("client")))
 BY_TOKEN = Statement(
-    select(*COLUMNS, t.c.expires_ms)
+    select(*PRINCIPAL.columns, t.c.expires_ms)
     .join(t, t.c.principal_id == p.c.id)
     .where(p.c.kind == literal_column("'principal'"), t.c.token_hash == bindparam("hash"))
 )
@@ -87,11 +93,7 @@ TOKENS = Statement(
 )
 DELETE_TOKEN = Statement(delete(t).where(t.c.principal_id == bindparam("principal"), t.c.label == bindparam("called")))
 DELETE_TOKENS = Statement(delete(t).where(t.c.principal_id == bindparam("principal")))
-PUT_GRANT = Statement(
-    insert_into(
-        g, "principal_id", "role", "warehouse", "path_key", "path", "table_name", "restriction"
-    ).on_conflict_do_nothing()
-)
+PUT_GRANT = Statement(insert_into(g, "principal_id", *GRANT.names, "path_key").on_conflict_do_nothing())
 DELETE_GRANT = Statement(
     delete(g).where(
         g.c.principal_id == bindparam("principal"),
@@ -100,19 +102,18 @@ DELETE_GRANT = Statement(
         g.c.path_key == bindparam("here"),
     )
 )
-GRANT_COLUMNS = (g.c.role, g.c.warehouse, g.c.path, g.c.table_name, g.c.restriction)
 GRANTS = Statement(
-    select(*GRANT_COLUMNS)
+    select(*GRANT.columns)
     .where(g.c.principal_id == bindparam("principal"))
     .order_by(g.c.warehouse, g.c.path_key, g.c.role)
 )
 GRANTS_THROUGH_GROUPS = Statement(
-    select(*GRANT_COLUMNS).join(m, m.c.group_id == g.c.principal_id).where(m.c.principal_id == bindparam("principal"))
+    select(*GRANT.columns).join(m, m.c.group_id == g.c.principal_id).where(m.c.principal_id == bindparam("principal"))
 )
 GROUPS_AT_ONCE = 50
 """Names of groups in one query."""
 GRANTS_OF_GROUPS = Statement(
-    select(p.c.name, *GRANT_COLUMNS)
+    select(p.c.name, *GRANT.columns)
     .select_from(p.outerjoin(g, g.c.principal_id == p.c.id))
     .where(
         p.c.kind == literal_column("'group'"),
@@ -120,7 +121,7 @@ GRANTS_OF_GROUPS = Statement(
     )
 )
 GRANTS_OF_PAGE = Statement(
-    select(g.c.principal_id, *GRANT_COLUMNS)
+    select(g.c.principal_id, *GRANT.columns)
     .join(p, p.c.id == g.c.principal_id)
     .where(p.c.kind == bindparam("which"), p.c.name > bindparam("after"), p.c.name <= bindparam("last"))
     .order_by(g.c.principal_id, g.c.warehouse, g.c.path_key, g.c.role)
@@ -132,7 +133,7 @@ MEMBERS_OF_PAGE = Statement(
     .order_by(m.c.principal_id, p.c.name)
 )
 HOLDERS = Statement(
-    select(p.c.name, p.c.kind, p.c.id, *GRANT_COLUMNS)
+    select(p.c.name, p.c.kind, p.c.id, *GRANT.columns)
     .join(g, g.c.principal_id == p.c.id)
     .where(g.c.warehouse == bindparam("place"), g.c.path_key == bindparam("here"))
     .order_by(p.c.name)
@@ -154,14 +155,12 @@ def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = N
     """Return the principal with a name, or else with a client id, or None."""
     if name is not None:
         return find_holder(tx, name, "principal")
-    row = tx.fetch_one(BY_CLIENT, {"client": client_id})
-    return None if row is None else PrincipalRow(*row)
+    return PRINCIPAL.fetch_one(tx, BY_CLIENT, {"client": client_id})
 
 
 def find_holder(tx: Tx, name: str, kind: Kind) -> PrincipalRow | None:
     """Return the principal or group with a name, or None."""
-    row = tx.fetch_one(BY_NAME, {"called": name, "which": kind})
-    return None if row is None else PrincipalRow(*row)
+    return PRINCIPAL.fetch_one(tx, BY_NAME, {"called": name, "which": kind})
 
 
 def list_holders(
@@ -169,14 +168,14 @@ def list_holders(
 ) -> list[tuple[PrincipalRow, list[GrantRow], list[str]]]:
     """Return principals or groups by name, those after one, each with its own grants and the groups that it is in."""
     size = EVERYTHING if limit is None else limit
-    rows = [PrincipalRow(*row) for row in tx.fetch_all(PAGE, {"which": kind, "after": after, "size": size})]
+    rows = PRINCIPAL.fetch_all(tx, PAGE, {"which": kind, "after": after, "size": size})
     if not rows:
         return []
     grants: dict[int, list[GrantRow]] = {row.id: [] for row in rows}
     groups: dict[int, list[str]] = {row.id: [] for row in rows}
     page = {"after": after, "last": rows[-1].name}
     for holder, *grant in tx.fetch_all(GRANTS_OF_PAGE, {**page, "which": kind}):
-        grants[holder].append(_grant_row(grant))
+        grants[holder].append(GRANT.read(grant))
     for holder, group in tx.fetch_all(MEMBERS_OF_PAGE, page) if kind == "principal" else ():
         groups[holder].append(group)
     return [(row, grants[row.id], groups[row.id]) for row in rows]
@@ -256,9 +255,8 @@ def delete_tokens(tx: Tx, principal_id: int) -> None:
 
 def put_grant(tx: Tx, principal_id: int, grant: GrantRow) -> None:
     """Insert a grant; one that exists already is left as it is."""
-    values = {"principal_id": principal_id, "role": grant.role, "warehouse": grant.warehouse or EVERYWHERE}
-    names = {"path": join_levels(grant.levels), "path_key": scope_key(grant.levels, grant.table)}
-    tx.run(PUT_GRANT, {**values, **names, "table_name": grant.table, "restriction": grant.restriction})
+    scope = scope_key(grant.levels, grant.table)
+    tx.run(PUT_GRANT, {"principal_id": principal_id, **GRANT.values(grant), "path_key": scope})
 
 
 def scope_key(levels: tuple[str, ...], table: str | None) -> str:
@@ -275,12 +273,12 @@ def delete_grant(tx: Tx, principal_id: int, grant: GrantRow) -> bool:
 
 def list_grants(tx: Tx, principal_id: int) -> list[GrantRow]:
     """Return the grants of a principal or group itself."""
-    return list(map(_grant_row, tx.fetch_all(GRANTS, {"principal": principal_id})))
+    return GRANT.fetch_all(tx, GRANTS, {"principal": principal_id})
 
 
 def list_grants_through_groups(tx: Tx, principal_id: int) -> list[GrantRow]:
     """Return the grants of the groups that a principal is in."""
-    return list(map(_grant_row, tx.fetch_all(GRANTS_THROUGH_GROUPS, {"principal": principal_id})))
+    return GRANT.fetch_all(tx, GRANTS_THROUGH_GROUPS, {"principal": principal_id})
 
 
 def list_grants_of_groups(tx: Tx, names: Sequence[str]) -> tuple[set[str], list[GrantRow]]:
@@ -292,7 +290,7 @@ def list_grants_of_groups(tx: Tx, names: Sequence[str]) -> tuple[set[str], list[
         for name, *grant in tx.fetch_all(GRANTS_OF_GROUPS, {f"group_{n}": each for n, each in enumerate(some)}):
             known.add(name)
             if grant[0] is not None:
-                grants.append(_grant_row(grant))
+                grants.append(GRANT.read(grant))
     return known, grants
 
 
@@ -301,11 +299,7 @@ def list_holders_of_grants(
 ) -> list[tuple[str, Kind, int, GrantRow]]:
     """Return who has a grant on exactly this scope: name, kind and id of the principal or group, and the grant."""
     values = {"place": warehouse or EVERYWHERE, "here": scope_key(levels, table)}
-    return [(row[0], row[1], row[2], _grant_row(row[3:])) for row in tx.fetch_all(HOLDERS, values)]
-
-
-def _grant_row(row: Sequence[Any]) -> GrantRow:
-    return GrantRow(row[0], row[1] or None, split_levels(row[2]), row[3], row[4])
+    return [(row[0], row[1], row[2], GRANT.read(row[3:])) for row in tx.fetch_all(HOLDERS, values)]
 
 
 def find_signing_key(tx: Tx) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
 from sqlalchemy import bindparam, delete, exists, func, literal_column, or_, select, update
@@ -21,10 +22,11 @@ from lancehouse.store.model import snapshots as s
 from lancehouse.store.model import warehouses as w
 from lancehouse.store.statements import (
     EVERYTHING,
+    JSON,
     NONE,
     SEPARATOR,
     ForeignKeyViolationError,
-    Row,
+    RowType,
     Statement,
     Tx,
     UniqueViolationError,
@@ -33,11 +35,13 @@ from lancehouse.store.statements import (
     index_key,
     insert_into,
     join_levels,
+    limit_rows,
     split_levels,
     to_json,
 )
 
-WAREHOUSES = Statement(select(w.c.id, w.c.name, w.c.location).order_by(w.c.id))
+WAREHOUSE = RowType(w, WarehouseRow)
+WAREHOUSES = Statement(select(*WAREHOUSE.columns).order_by(w.c.id))
 INSERT_WAREHOUSE = Statement(insert_into(w, "name", "location").on_conflict_do_nothing().returning(w.c.id))
 MOVE_WAREHOUSE = Statement(update(w).where(w.c.id == bindparam("warehouse")).values(location=bindparam("place")))
 IS_WAREHOUSE_USED = Statement(
@@ -50,7 +54,7 @@ IS_WAREHOUSE_USED = Statement(
 
 def list_warehouses(tx: Tx) -> list[WarehouseRow]:
     """Return all warehouses that this database has served, oldest first."""
-    return [WarehouseRow(*row) for row in tx.fetch_all(WAREHOUSES, {})]
+    return WAREHOUSE.fetch_all(tx, WAREHOUSES, {})
 
 
 def insert_warehouse(tx: Tx, name: str, location: str) -> WarehouseRow | None:
@@ -71,16 +75,14 @@ def is_warehouse_empty(tx: Tx, id: int) -> bool:
 
 
 HERE = (n.c.warehouse_id == bindparam("warehouse"), n.c.path_key == bindparam("here"))
-CHILDREN = select(n.c.name).where(n.c.warehouse_id == bindparam("warehouse"), n.c.name > bindparam("after"))
+CHILDREN = (
+    select(n.c.name).where(n.c.warehouse_id == bindparam("warehouse"), n.c.name > bindparam("after")).order_by(n.c.name)
+)
 
 FIND_NAMESPACE = Statement(select(n.c.id, n.c.properties).where(*HERE))
 LOCK_NAMESPACE = Statement(select(n.c.id, n.c.properties).where(*HERE).with_for_update(key_share=True))
-ROOT_NAMESPACES = Statement(
-    CHILDREN.where(n.c.parent_id.is_(None)).order_by(n.c.name).limit(bindparam("size")).offset(NONE)
-)
-NAMESPACES_BELOW = Statement(
-    CHILDREN.where(n.c.parent_id == bindparam("parent")).order_by(n.c.name).limit(bindparam("size")).offset(NONE)
-)
+ROOT_NAMESPACES = Statement(limit_rows(CHILDREN.where(n.c.parent_id.is_(None))))
+NAMESPACES_BELOW = Statement(limit_rows(CHILDREN.where(n.c.parent_id == bindparam("parent"))))
 INSERT_NAMESPACE = Statement(
     insert_into(n, "warehouse_id", "parent_id", "name", "path", "path_key", "properties")
     .on_conflict_do_nothing()
@@ -106,11 +108,9 @@ def list_namespaces(
     if not parent:
         return [row[0] for row in tx.fetch_all(ROOT_NAMESPACES, values)]
     parent_row = find_namespace(tx, warehouse_id, parent)
-    return (
-        []
-        if parent_row is None
-        else [row[0] for row in tx.fetch_all(NAMESPACES_BELOW, {**values, "parent": parent_row.id})]
-    )
+    if parent_row is None:
+        return []
+    return [row[0] for row in tx.fetch_all(NAMESPACES_BELOW, {**values, "parent": parent_row.id})]
 
 
 def insert_namespace(
@@ -166,76 +166,30 @@ def _namespace_not_found(levels: tuple[str, ...]) -> NamespaceNotFoundError:
     return NamespaceNotFoundError(f"Namespace does not exist: {'.'.join(levels)}")
 
 
-COLUMNS = (
-    e.c.id,
-    e.c.namespace_id,
-    e.c.name,
-    e.c.kind,
-    e.c.uuid,
-    e.c.location,
-    e.c.properties,
-    e.c.revision,
-    e.c.created_ms,
-    e.c.updated_ms,
-    e.c.schema,
-    e.c.version,
-    e.c.metadata_location,
-    e.c.published,
-)
-"""Columns in the order of EntryRow."""
-NEW = (*(column.name for column in COLUMNS[1:-1]), "location_key")
+ENTRY = RowType(e, EntryRow, properties=JSON, schema=JSON)
+NEW = (*ENTRY.names[1:-1], "location_key")
 KINDS = ("kind_0", "kind_1", "kind_2")
-JSON = frozenset({"properties", "schema"})
-"""Columns that hold JSON."""
-CHANGEABLE = frozenset({*JSON, "version", "metadata_location", "location", "location_key", "uuid"})
+CHANGEABLE = frozenset({"properties", "schema", "version", "metadata_location", "location", "location_key", "uuid"})
 """Columns that `advance_entry` may change."""
 ABOVE = 16
 """Parent folders that one statement looks up."""
 
 FIND_ENTRY = Statement(
-    select(*COLUMNS)
-    .join(n, n.c.id == e.c.namespace_id)
-    .where(
-        n.c.warehouse_id == bindparam("warehouse"), n.c.path_key == bindparam("here"), e.c.name == bindparam("called")
-    )
+    select(*ENTRY.columns).join(n, n.c.id == e.c.namespace_id).where(*HERE, e.c.name == bindparam("called"))
 )
+NAMES_AFTER = limit_rows(select(e.c.name).where(e.c.name > bindparam("after")).order_by(e.c.name))
 ENTRIES = Statement(
-    select(e.c.name)
-    .where(
-        e.c.namespace_id == bindparam("namespace"),
-        e.c.kind.in_([bindparam(kind) for kind in KINDS]),
-        e.c.name > bindparam("after"),
-    )
-    .order_by(e.c.name)
-    .limit(bindparam("size"))
-    .offset(NONE)
+    NAMES_AFTER.where(e.c.namespace_id == bindparam("namespace"), e.c.kind.in_([bindparam(kind) for kind in KINDS]))
 )
-ENTRIES_AFTER = Statement(
-    select(e.c.name)
-    .join(n, n.c.id == e.c.namespace_id)
-    .where(
-        n.c.warehouse_id == bindparam("warehouse"),
-        n.c.path_key == bindparam("here"),
-        e.c.kind == bindparam("kind_0"),
-        e.c.name > bindparam("after"),
-    )
-    .order_by(e.c.name)
-    .limit(bindparam("size"))
-    .offset(NONE)
-)
-ENTRIES_WITH = Statement(
+ENTRIES_AFTER = Statement(NAMES_AFTER.join(n, n.c.id == e.c.namespace_id).where(*HERE, e.c.kind == bindparam("kind_0")))
+OF_KIND = limit_rows(
     select(n.c.path, e.c.name)
     .join(e, e.c.namespace_id == n.c.id)
-    .where(
-        n.c.warehouse_id == bindparam("warehouse"),
-        e.c.kind == bindparam("kind_0"),
-        # The text of the JSON: an index of every property would cost each change of a table more than this look does.
-        e.c.properties.like(bindparam("pattern"), escape="/"),
-    )
+    .where(n.c.warehouse_id == bindparam("warehouse"), e.c.kind == bindparam("kind_0"))
     .order_by(n.c.path_key, e.c.name)
-    .limit(bindparam("size"))
-    .offset(NONE)
 )
+# The text of the JSON: an index of every property would cost each change of a table more than this look does.
+ENTRIES_WITH = Statement(OF_KIND.where(e.c.properties.like(bindparam("pattern"), escape="/")))
 INSERT_ENTRY = Statement(
     insert_into(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
 )
@@ -289,8 +243,8 @@ ENCLOSING = Statement(
 
 def find_entry(tx: Tx, warehouse_id: int, levels: tuple[str, ...], name: str) -> EntryRow | None:
     """Return a table or view, or None."""
-    row = tx.fetch_one(FIND_ENTRY, {"warehouse": warehouse_id, "here": index_key(join_levels(levels)), "called": name})
-    return None if row is None else entry_row(row)
+    here = index_key(join_levels(levels))
+    return ENTRY.fetch_one(tx, FIND_ENTRY, {"warehouse": warehouse_id, "here": here, "called": name})
 
 
 def list_entries(
@@ -386,9 +340,9 @@ def search_entries(
     values |= {f"word_{number}": pattern for number, pattern in enumerate(patterns)}
     if places:
         values |= {f"place_{number}": places[number % len(places)] for number in range(MOST_SEARCHED)}
-    return [
-        (row[0], row[1], row[2], row[3]) for row in tx.fetch_all(_search_statement(len(patterns), bool(places)), values)
-    ]
+    return cast(
+        "list[tuple[int, int, str, Kind]]", tx.fetch_all(_search_statement(len(patterns), bool(places)), values)
+    )
 
 
 @cache
@@ -403,7 +357,7 @@ def _search_statement(words: int, has_places: bool) -> Statement:
     if has_places:
         clause = clause.where(e.c.namespace_id.in_([bindparam(f"place_{number}") for number in range(MOST_SEARCHED)]))
     # Of a rare word the index of words finds all, of a frequent one the first in the order of ids are enough.
-    return Statement(clause.order_by(e.c.id).limit(bindparam("size")).offset(NONE), is_planned_anew=True)
+    return Statement(limit_rows(clause.order_by(e.c.id)), is_planned_anew=True)
 
 
 def _like_pattern(text: str) -> str:
@@ -414,15 +368,7 @@ def _like_pattern(text: str) -> str:
 @cache
 def _list_statement(places: int) -> Statement:
     """Return the statement that lists entries after a namespace, restricted to that many subtrees."""
-    clause = (
-        select(n.c.path, e.c.name)
-        .join(e, e.c.namespace_id == n.c.id)
-        .where(
-            n.c.warehouse_id == bindparam("warehouse"),
-            n.c.path_key > bindparam("here"),
-            e.c.kind == bindparam("kind_0"),
-        )
-    )
+    clause = OF_KIND.where(n.c.path_key > bindparam("here"))
     if places:
         within = [
             (n.c.path == bindparam(f"place_{number}"))
@@ -433,7 +379,7 @@ def _list_statement(places: int) -> Statement:
             for number in range(places)
         ]
         clause = clause.where(or_(*within))
-    return Statement(clause.order_by(n.c.path_key, e.c.name).limit(bindparam("size")).offset(NONE))
+    return Statement(clause)
 
 
 def insert_entry(
@@ -457,28 +403,28 @@ def insert_entry(
         NamespaceNotFoundError: the namespace has been dropped.
         InvalidInputError: a value cannot be stored.
     """
-    values: dict[str, Any] = {
-        "namespace_id": namespace_id,
-        "name": check_indexed("a name", name),
-        "kind": kind,
-        "uuid": uuid,
-        "location": check_indexed("a location", location),
-        "properties": dict(properties),
-        "revision": 1,
-        "created_ms": now_ms,
-        "updated_ms": now_ms,
-        "schema": schema,
-        "version": version,
-        "metadata_location": metadata_location,
-    }
+    new = EntryRow(
+        0,
+        namespace_id,
+        check_indexed("a name", name),
+        kind,
+        uuid,
+        check_indexed("a location", location),
+        dict(properties),
+        1,
+        now_ms,
+        now_ms,
+        schema,
+        version,
+        metadata_location,
+    )
+    values = {**ENTRY.values(new), "location_key": check_indexed("a location", location_key)}
     try:
         with tx.savepoint():
-            row = tx.fetch_one(
-                INSERT_ENTRY, {**_to_columns(values), "location_key": check_indexed("a location", location_key)}
-            )
+            row = tx.fetch_one(INSERT_ENTRY, {name: values[name] for name in NEW})
     except ForeignKeyViolationError:
         raise _namespace_dropped() from None
-    return None if row is None else EntryRow(id=row[0], **values)
+    return None if row is None else replace(new, id=row[0])
 
 
 def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **changes: Any) -> bool:
@@ -499,14 +445,12 @@ def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **cha
     for name in ("location", "location_key"):
         if name in changes:
             check_indexed("a location", changes[name])
-    values = {f"new_{name}": value for name, value in _to_columns(changes).items()}
-    return (
-        tx.run(
-            _advance_statement(frozenset(changes)),
-            {**values, "entry": id, "expected": expected_revision, "now": now_ms},
-        )
-        == 1
-    )
+    encoded = {
+        name: JSON.encode(value) if name in ("properties", "schema") else value for name, value in changes.items()
+    }
+    values = {f"new_{name}": value for name, value in encoded.items()}
+    values |= {"entry": id, "expected": expected_revision, "now": now_ms}
+    return tx.run(_advance_statement(frozenset(changes)), values) == 1
 
 
 def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> bool:
@@ -607,29 +551,6 @@ def _advance_statement(names: frozenset[str]) -> Statement:
     )
 
 
-def _to_columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: to_json(value) if name in JSON and value is not None else value for name, value in values.items()}
-
-
-def entry_row(row: Row) -> EntryRow:
-    """Return the entry of a row with `COLUMNS`."""
-    entry, namespace, name, kind, uuid, location, properties, revision, created, updated, schema, *rest = row
-    return EntryRow(
-        entry,
-        namespace,
-        name,
-        kind,
-        uuid,
-        location,
-        from_json(properties),
-        revision,
-        created,
-        updated,
-        None if schema is None else from_json(schema),
-        *rest,
-    )
-
-
 def _lock_number(location_key: str) -> int:
     """Return the number of a location's advisory lock."""
     digest = blake2b(location_key.encode(errors="surrogatepass"), digest_size=8, person=b"lancehouse").digest()
@@ -640,30 +561,22 @@ def _namespace_dropped() -> NamespaceNotFoundError:
     return NamespaceNotFoundError("Namespace does not exist: it was dropped meanwhile")
 
 
-COMMIT = ("at_ms", "principal", "client", "request_id", "revision", "snapshot_id", "operation")
-"""Columns in the order of CommitRow."""
+COMMIT = RowType(c, CommitRow)
+SNAPSHOT = RowType(s, SnapshotRow, summary=JSON)
+REF = RowType(r, RefRow)
 
 BEFORE_ALL = -1
 """Less than any snapshot id."""
 
-INSERT_SNAPSHOT = Statement(
-    insert_into(s, "entry_id", "snapshot_id", "parent_id", "sequence", "timestamp_ms", "manifest_list", "summary")
-)
-SNAPSHOTS = Statement(
-    select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary)
-    .where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id > bindparam("after"))
-    .order_by(s.c.sequence, s.c.snapshot_id)
-)
-SNAPSHOT = Statement(
-    select(s.c.snapshot_id, s.c.parent_id, s.c.sequence, s.c.timestamp_ms, s.c.manifest_list, s.c.summary).where(
-        s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot")
-    )
-)
+INSERT_SNAPSHOT = Statement(insert_into(s, "entry_id", *SNAPSHOT.names))
+_SNAPSHOTS = select(*SNAPSHOT.columns).where(s.c.entry_id == bindparam("entry"))
+SNAPSHOTS = Statement(_SNAPSHOTS.where(s.c.snapshot_id > bindparam("after")).order_by(s.c.sequence, s.c.snapshot_id))
+FIND_SNAPSHOT = Statement(_SNAPSHOTS.where(s.c.snapshot_id == bindparam("snapshot")))
 COUNT_SNAPSHOTS = Statement(select(func.count()).select_from(s).where(s.c.entry_id == bindparam("entry")))
 DELETE_SNAPSHOT = Statement(
     delete(s).where(s.c.entry_id == bindparam("entry"), s.c.snapshot_id == bindparam("snapshot"))
 )
-_put = insert_into(r, "entry_id", "name", "kind", "snapshot_id")
+_put = insert_into(r, "entry_id", *REF.names)
 PUT_REF = Statement(
     _put.on_conflict_do_update(
         index_elements=[r.c.entry_id, r.c.name],
@@ -671,59 +584,27 @@ PUT_REF = Statement(
     )
 )
 DELETE_REF = Statement(delete(r).where(r.c.entry_id == bindparam("entry"), r.c.name == bindparam("called")))
-REFS = Statement(
-    select(r.c.name, r.c.kind, r.c.snapshot_id).where(r.c.entry_id == bindparam("entry")).order_by(r.c.name)
-)
-INSERT_COMMIT = Statement(insert_into(c, "entry_id", *COMMIT))
-COMMITS = Statement(
-    select(*(c.c[name] for name in COMMIT))
-    .where(c.c.entry_id == bindparam("entry"))
-    .order_by(c.c.id.desc())
-    .limit(bindparam("size"))
-    .offset(NONE)
-)
-
-
-COMMITS_BETWEEN = Statement(
-    select(*(c.c[name] for name in COMMIT))
-    .where(
-        c.c.entry_id == bindparam("entry"),
-        c.c.snapshot_id >= bindparam("first"),
-        c.c.snapshot_id <= bindparam("last"),
-    )
-    .order_by(c.c.id.desc())
-)
+REFS = Statement(select(*REF.columns).where(r.c.entry_id == bindparam("entry")).order_by(r.c.name))
+INSERT_COMMIT = Statement(insert_into(c, "entry_id", *COMMIT.names))
+_COMMITS = select(*COMMIT.columns).where(c.c.entry_id == bindparam("entry")).order_by(c.c.id.desc())
+COMMITS = Statement(limit_rows(_COMMITS))
+COMMITS_BETWEEN = Statement(_COMMITS.where(c.c.snapshot_id >= bindparam("first"), c.c.snapshot_id <= bindparam("last")))
 
 
 def insert_snapshots(tx: Tx, entry_id: int, rows: Sequence[SnapshotRow]) -> None:
     """Insert snapshots."""
-    tx.run_many(
-        INSERT_SNAPSHOT,
-        [
-            {
-                "entry_id": entry_id,
-                "snapshot_id": row.snapshot_id,
-                "parent_id": row.parent_id,
-                "sequence": row.sequence,
-                "timestamp_ms": row.timestamp_ms,
-                "manifest_list": row.manifest_list,
-                "summary": to_json(row.summary),
-            }
-            for row in rows
-        ],
-    )
+    tx.run_many(INSERT_SNAPSHOT, [{"entry_id": entry_id, **SNAPSHOT.values(row)} for row in rows])
 
 
 def list_snapshots(tx: Tx, entry_id: int, after: int | None = None) -> list[SnapshotRow]:
     """Return all snapshots, or those with an id greater than `after`, ordered by sequence number."""
     values = {"entry": entry_id, "after": BEFORE_ALL if after is None else after}
-    return [_snapshot_row(*row) for row in tx.fetch_all(SNAPSHOTS, values)]
+    return SNAPSHOT.fetch_all(tx, SNAPSHOTS, values)
 
 
 def find_snapshot(tx: Tx, entry_id: int, snapshot_id: int) -> SnapshotRow | None:
     """Return one snapshot, or None."""
-    row = tx.fetch_one(SNAPSHOT, {"entry": entry_id, "snapshot": snapshot_id})
-    return None if row is None else _snapshot_row(*row)
+    return SNAPSHOT.fetch_one(tx, FIND_SNAPSHOT, {"entry": entry_id, "snapshot": snapshot_id})
 
 
 def count_snapshots(tx: Tx, entry_id: int) -> int:
@@ -739,8 +620,8 @@ def delete_snapshots(tx: Tx, entry_id: int, ids: Collection[int]) -> None:
 
 def put_ref(tx: Tx, entry_id: int, ref: RefRow) -> None:
     """Create or move a tag or branch."""
-    name = check_indexed("a ref's name", ref.name)
-    tx.run(PUT_REF, {"entry_id": entry_id, "name": name, "kind": ref.kind, "snapshot_id": ref.snapshot_id})
+    check_indexed("a ref's name", ref.name)
+    tx.run(PUT_REF, {"entry_id": entry_id, **REF.values(ref)})
 
 
 def delete_ref(tx: Tx, entry_id: int, name: str) -> None:
@@ -750,29 +631,23 @@ def delete_ref(tx: Tx, entry_id: int, name: str) -> None:
 
 def list_refs(tx: Tx, entry_id: int) -> list[RefRow]:
     """Return all tags and branches, ordered by name."""
-    return [RefRow(*row) for row in tx.fetch_all(REFS, {"entry": entry_id})]
+    return REF.fetch_all(tx, REFS, {"entry": entry_id})
 
 
 def insert_commit(tx: Tx, entry_id: int, row: CommitRow) -> None:
     """Insert the record of a commit."""
-    tx.run(INSERT_COMMIT, {"entry_id": entry_id, **{name: getattr(row, name) for name in COMMIT}})
+    tx.run(INSERT_COMMIT, {"entry_id": entry_id, **COMMIT.values(row)})
 
 
 def list_commits(tx: Tx, entry_id: int, limit: int | None = None) -> list[CommitRow]:
     """Return the commits of an entry, newest first."""
     size = EVERYTHING if limit is None else limit
-    return [CommitRow(*row) for row in tx.fetch_all(COMMITS, {"entry": entry_id, "size": size})]
+    return COMMIT.fetch_all(tx, COMMITS, {"entry": entry_id, "size": size})
 
 
 def list_commits_between(tx: Tx, entry_id: int, first: int, last: int) -> list[CommitRow]:
     """Return the commits of an entry with a snapshot id from `first` to `last`, newest first."""
-    return [CommitRow(*row) for row in tx.fetch_all(COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})]
-
-
-def _snapshot_row(
-    snapshot_id: int, parent_id: int | None, sequence: int, timestamp_ms: int, manifest_list: str, summary: str
-) -> SnapshotRow:
-    return SnapshotRow(snapshot_id, parent_id, sequence, timestamp_ms, manifest_list, from_json(summary))
+    return COMMIT.fetch_all(tx, COMMITS_BETWEEN, {"entry": entry_id, "first": first, "last": last})
 
 
 FIND_KEY = Statement(select(k.c.digest, k.c.status, k.c.body).where(k.c.key == bindparam("called")))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import orjson
 from lance_namespace.errors import InternalError, InvalidInputError, InvalidTableStateError, ServiceUnavailableError
-from sqlalchemy import BindParameter, ColumnElement, bindparam, literal_column
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, literal_column
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -63,6 +64,8 @@ def first_line(reason: object) -> str:
     return str(reason).strip().partition("\n")[0] or type(reason).__name__
 
 
+R = TypeVar("R")
+S = TypeVar("S", bound=Select[Any])
 Row = tuple[Any, ...]
 """A row of a result."""
 Values = Mapping[str, Any]
@@ -192,6 +195,11 @@ def from_json(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", orjson.loads(text))
 
 
+def limit_rows(query: S) -> S:
+    """Return a query for at most `size` rows."""
+    return query.limit(bindparam("size")).offset(NONE)
+
+
 def bind_values(*names: str) -> dict[str, BindParameter[Any]]:
     """Return bind parameters that are named like their columns."""
     return {name: bindparam(name) for name in names}
@@ -200,3 +208,56 @@ def bind_values(*names: str) -> dict[str, BindParameter[Any]]:
 def insert_into(table: Table, *names: str) -> Insert:
     """Return an INSERT of these columns, with a method for ON CONFLICT that compiles for both databases."""
     return insert(table).inline().values(bind_values(*names))
+
+
+class Stored(NamedTuple):
+    """How a field of a dataclass is stored, where that is not as it is, in the column of its name."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+    column: str | None = None
+
+
+AS_IS = Stored(lambda value: value, lambda value: value)
+JSON = Stored(
+    lambda value: None if value is None else to_json(value), lambda text: None if text is None else from_json(text)
+)
+LEVELS = Stored(join_levels, split_levels, "path")
+FLAG = Stored(bool, bool)
+WORDS = Stored(" ".join, lambda text: tuple(text.split()))
+
+
+class RowType(Generic[R]):
+    """A dataclass whose instances are rows of a table, or of some of its columns."""
+
+    def __init__(self, table: Table, kind: type[R], /, **stored: Stored) -> None:
+        self._kind = kind
+        self._fields = {field.name: stored.get(field.name, AS_IS) for field in fields(cast("Any", kind))}
+        self._decoders = [(at, each.decode) for at, each in enumerate(self._fields.values()) if each is not AS_IS]
+        self.names = tuple(each.column or name for name, each in self._fields.items())
+        self.columns = tuple(table.c[name] for name in self.names)
+
+    def read(self, row: Sequence[Any]) -> R:
+        """Return a row of `columns` as an instance."""
+        values = list(row)
+        for place, decode in self._decoders:
+            values[place] = decode(values[place])
+        return self._kind(*values)
+
+    def encode(self, name: str, value: Any) -> Any:
+        """Return the value of a field, or of another column, as it is stored."""
+        return self._fields.get(name, AS_IS).encode(value)
+
+    def values(self, instance: R) -> dict[str, Any]:
+        """Return the values of an instance by column."""
+        encoded = (self.encode(name, getattr(instance, name)) for name in self._fields)
+        return dict(zip(self.names, encoded, strict=True))
+
+    def fetch_all(self, tx: Tx, statement: Statement, values: Values) -> list[R]:
+        """Run a query of `columns` and return its rows."""
+        return [self.read(row) for row in tx.fetch_all(statement, values)]
+
+    def fetch_one(self, tx: Tx, statement: Statement, values: Values) -> R | None:
+        """Run a query of `columns` and return its only row, or None."""
+        row = tx.fetch_one(statement, values)
+        return None if row is None else self.read(row)

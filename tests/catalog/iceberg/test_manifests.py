@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
 from lancehouse.catalog.errors import IllegalArgumentError, MetadataNotFoundError
-from lancehouse.catalog.iceberg import avro, manifests
+from lancehouse.catalog.iceberg import manifests
 from lancehouse.catalog.iceberg.manifests import ManifestReader
 from tests.catalog.iceberg.avro import AvroParts, encode, split_avro
 from tests.catalog.scans.icebergs import IO
@@ -96,9 +96,9 @@ def test_a_block_that_unpacks_to_too_much(manifest: bytes, codec: str, monkeypat
     parts = split_avro(manifest)
     entry = parts.blocks[0][1]
     file = parts.join([(10, CODECS[codec](entry * 10))], codec=codec)
-    monkeypatch.setattr(avro, "MAX_BLOCK_BYTES", len(entry) * 10)
+    monkeypatch.setattr(manifests, "MAX_BLOCK_BYTES", len(entry) * 10)
     assert len(read(file)) == 10
-    monkeypatch.setattr(avro, "MAX_BLOCK_BYTES", len(entry) * 10 - 1)
+    monkeypatch.setattr(manifests, "MAX_BLOCK_BYTES", len(entry) * 10 - 1)
     with pytest.raises(IllegalArgumentError, match="m is larger than this server reads: a block of more than"):
         read(file)
 

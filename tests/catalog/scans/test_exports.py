@@ -94,7 +94,7 @@ def test_a_copy_of_an_earlier_program_has_the_whole_fragment(
     (made,) = exports.create(main, TABLE, version, export_requests(version)[:1])
     values = {**asdict(made), "version": version.fragments[0].digest, "bytes": made.bytes - 1}
     values.pop("id")
-    early = catalog.database.write(lambda tx: export_rows.insert_export(tx, **values))
+    early = catalog.database.write(lambda tx: export_rows.insert_export(tx, ExportRow(0, **values)))
     assert exports.find(main, TABLE, export_requests(version)[:1]) == [early]
 
 

@@ -452,7 +452,7 @@ def test_copies_lie_in_the_object_store_of_the_warehouse(tmp_path: Path, caller:
     assert path.startswith(f"{s3.uri}/house/.lancehouse/")
     catalog.fence.look(is_first=True)  # which leaves a file of its own beside the folders of copies
     assert [path] == [found for _, found in ExportFiles(warehouse).list_older_than(-60)]
-    ExportFiles(warehouse).delete(path)
+    ExportFiles(warehouse).files.delete(path)
     assert ExportFiles(warehouse).list_older_than(-60) == []
     catalog.scans.exports.close()
     database.close()

@@ -39,6 +39,7 @@ from lancehouse.catalog.iceberg.updates import (
     check_format_version,
     check_manifest_lists,
     empty_metadata,
+    get_by_id,
     parse_encryption_key,
     parse_ref,
 )
@@ -412,14 +413,6 @@ def parse_metadata(raw: bytes) -> Json:
     _read_layout(json, md, version)
     _read_history(md)
     return md
-
-
-def get_by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
-    """Return the item of a list that has this id, or raise IllegalArgumentError."""
-    result: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
-    if result is None:
-        raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
-    return result
 
 
 def _decompress(raw: bytes) -> bytes:

@@ -56,6 +56,14 @@ def check_format_version(version: int, words: str) -> None:
         raise IllegalArgumentError(f"{words}: v{version} (supported: v{FORMAT_VERSIONS[-1]})")
 
 
+def get_by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
+    """Return the item of a list that has this id, or raise IllegalArgumentError."""
+    result: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
+    if result is None:
+        raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
+    return result
+
+
 class Draft:
     """New metadata of a table while the updates of one commit are applied."""
 
@@ -95,8 +103,8 @@ class Draft:
         last_entries = (*md["snapshot-log"][-1:], *md["metadata-log"][-1:])
         md["last-updated-ms"] = max([self.now, *(entry["timestamp-ms"] for entry in last_entries)])
         if md["format-version"] == 1:
-            md["schema"] = self.get_by_id("schemas", "schema-id", md["current-schema-id"])
-            md["partition-spec"] = self.get_by_id("partition-specs", "spec-id", md["default-spec-id"])["fields"]
+            md["schema"] = get_by_id(md, "schemas", "schema-id", md["current-schema-id"])
+            md["partition-spec"] = get_by_id(md, "partition-specs", "spec-id", md["default-spec-id"])["fields"]
         return md
 
     def change(self, changes: Json, *, layout: bool = False) -> None:
@@ -124,18 +132,11 @@ class Draft:
                 raise IllegalArgumentError(f"Cannot set default {words} to unknown {words}: {chosen}")
             self.change({key: chosen}, layout=True)
 
-    def get_by_id(self, items: str, id_key: str, chosen: int) -> Json:
-        """Return the item of a list that has this id, or raise IllegalArgumentError."""
-        result: Json | None = next((item for item in self.md[items] if item[id_key] == chosen), None)
-        if result is None:
-            raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
-        return result
-
     def current_columns(self, what: str) -> dict[int, schemas.IcebergColumn]:
         """Return the columns of the current schema by id; `what` names the part to be added, for the message."""
         if not self.md["schemas"]:
             raise ValidationError(f"Attempting to add a {what} before a schema is added")
-        return schemas.columns_of(self.get_by_id("schemas", "schema-id", self.md["current-schema-id"]))
+        return schemas.columns_of(get_by_id(self.md, "schemas", "schema-id", self.md["current-schema-id"]))
 
     def _check_layout(self) -> None:
         if self.md["location"] is None:
@@ -148,8 +149,8 @@ class Draft:
             if not self.md[key]:
                 raise IllegalArgumentError(f"{words} cannot be null or empty")
         columns = self.current_columns("table")
-        schemas.check_spec(self.get_by_id("partition-specs", "spec-id", self.md["default-spec-id"]), columns)
-        schemas.check_order(self.get_by_id("sort-orders", "order-id", self.md["default-sort-order-id"]), columns)
+        schemas.check_spec(get_by_id(self.md, "partition-specs", "spec-id", self.md["default-spec-id"]), columns)
+        schemas.check_order(get_by_id(self.md, "sort-orders", "order-id", self.md["default-sort-order-id"]), columns)
 
     def _clean_snapshot_log(self) -> None:
         """Remove log entries of snapshots that were current only during this commit, and all up to an expired one."""

@@ -6,8 +6,8 @@ import re
 
 from pyiceberg.table.metadata import TableMetadata
 
-from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.errors import Levels, PlanNotFoundError, table_not_found
+from lancehouse.catalog.callers import Caller
+from lancehouse.catalog.errors import Levels, PlanNotFoundError
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.iceberg.manifests import ReadFile
 from lancehouse.catalog.location_access import ReadableLocations, TableFiles
@@ -17,10 +17,10 @@ from lancehouse.catalog.scans import iceberg
 from lancehouse.catalog.scans.exports import Exports
 from lancehouse.catalog.scans.lance import LanceScans
 from lancehouse.catalog.scans.scan_requests import Json, ScanRequest, completed_plan, decode_task
+from lancehouse.catalog.tables import Tables
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.restricted_rows import VisiblePart
-from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow
 
@@ -33,12 +33,14 @@ class Scans:
     def __init__(
         self,
         database: Database,
+        tables: Tables,
         lance_tables: LanceMetadataCache,
         restricted: RestrictedTables,
         *,
         cache_bytes: int,
     ) -> None:
         self._database = database
+        self._tables = tables
         self._restricted = restricted
         self.exports = Exports(database, cache_bytes=cache_bytes)
         self._lance = LanceScans(lance_tables, self.exports)
@@ -107,11 +109,7 @@ class Scans:
             entry, part = self._restricted.get_entry(caller, warehouse, levels, name)
             self._restricted.require_scoped_copies(warehouse, part)
             return entry, part
-        caller.identity.require_role(Role.READER, warehouse.name, levels, name)
-        found = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
-        if found is None or found.kind == "view":
-            raise table_not_found(levels, name)
-        return found, None
+        return self._tables.get_entry(caller, warehouse, levels, name), None
 
     def _readable_locations(self, caller: Caller, warehouse: Warehouse) -> ReadableLocations:
         return ReadableLocations.from_caller(self._database, caller, warehouse)

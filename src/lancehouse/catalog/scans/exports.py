@@ -8,7 +8,6 @@ when it named the copy, and for `KEPT_MS` after that no server removes it.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import wait
@@ -21,13 +20,12 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.fs as pafs
 from lance_namespace.errors import LanceNamespaceError, ServiceUnavailableError
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lancehouse import measures
 from lancehouse.caches import SingleFlight
 from lancehouse.catalog import location_access
 from lancehouse.catalog.entries import now_ms
-from lancehouse.catalog.warehouse_files import WarehouseFiles
+from lancehouse.catalog.warehouse_files import WarehouseFiles, write_file
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.locations import local_folder
@@ -51,7 +49,7 @@ class ExportFiles:
     """The files of one warehouse's scan cache. Instances are cheap."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._files = WarehouseFiles(warehouse)
+        self.files = WarehouseFiles(warehouse)
         self._root = location_access.scan_cache_location(warehouse)
         self._folder = local_folder(self._root)
 
@@ -73,7 +71,9 @@ class ExportFiles:
         file = f"{name}-{uuid4().hex}{SUFFIX}"
         try:
             if self._folder is not None:
-                return _write_local(self._folder / table_uuid / file, rows)
+                local = self._folder / table_uuid / file
+                count, size = write_file(local, lambda sink: (rows(sink), sink.tell()))
+                return ExportFile(_to_iceberg_path(local), size, count)
             return self._write_remote(f"{self.table_folder(table_uuid)}/{file}", rows)
         except (OSError, pa.ArrowException) as error:
             measures.report_storage_error(ServiceUnavailableError)
@@ -81,35 +81,16 @@ class ExportFiles:
             raise ServiceUnavailableError(f"the scan cache at {self._root} cannot be written: {reason}") from error
 
     def _write_remote(self, path: str, rows: Callable[[IO[bytes]], int]) -> ExportFile:
-        sink = cast(Any, self._files.file_io().new_output(path).create(overwrite=True))
+        sink = cast(Any, self.files.file_io().new_output(path).create(overwrite=True))
         try:
             with sink:
                 count, size = rows(sink), sink.tell()
         except BaseException:
             # Closing the stream may have turned what was written so far into an object.
             with suppress(OSError, ServiceUnavailableError):
-                self._files.delete(path)
+                self.files.delete(path)
             raise
         return ExportFile(path, size, count)
-
-    def may_exist(self, path: str) -> bool:
-        """Return False for a local file that no longer exists; True for an object store, where asking is slow."""
-        return self._folder is None or Path(path.removeprefix("file://")).exists()
-
-    def delete(self, path: str) -> None:
-        """Delete a file; a missing one is not an error.
-
-        Raises:
-            ServiceUnavailableError: it cannot be deleted.
-        """
-        if self._folder is None:
-            self._files.delete(path)
-            return
-        local = Path(path.removeprefix("file://"))
-        try:
-            local.unlink(missing_ok=True)
-        except OSError as error:
-            raise ServiceUnavailableError(f"{path} cannot be removed: {error.strerror}") from error
 
     def list_older_than(self, seconds: float) -> list[tuple[str, str]]:
         """Return table UUID and path of all files last written that many seconds ago, including incomplete ones."""
@@ -117,9 +98,7 @@ class ExportFiles:
         if self._folder is not None:
             files = [file for file in self._folder.glob("*/*") if file.is_file() and file.stat().st_mtime < limit]
             return [(file.parent.name, _to_iceberg_path(file)) for file in files]
-        file_io = cast(PyArrowFileIO, self._files.file_io())
-        scheme, bucket, path = file_io.parse_location(self._root)
-        system = file_io.fs_by_scheme(scheme, bucket)
+        system, path = self.files.find_system(self._root)
         infos = system.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
         old = [
             info.path.removeprefix(path)
@@ -133,22 +112,6 @@ class ExportFiles:
 def _to_iceberg_path(file: Path) -> str:
     """Return a path as Iceberg's clients read it: they do not decode a `file:` URI, but split it at `?` and `#`."""
     return str(file) if set("?#") & set(str(file)) else f"file://{file}"
-
-
-def _write_local(file: Path, rows: Callable[[IO[bytes]], int]) -> ExportFile:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.tmp")
-    try:
-        with temporary.open("xb") as sink:
-            count = rows(sink)
-            sink.flush()
-            os.fsync(sink.fileno())
-            size = sink.tell()
-        temporary.rename(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return ExportFile(_to_iceberg_path(file), size, count)
 
 
 log = logging.getLogger(__name__)
@@ -229,7 +192,7 @@ class Exports:
 
     def _delete_lost(self, copies: ExportFiles, rows: Iterable[ExportRow]) -> set[int]:
         """Delete the rows of copies whose local files were removed by somebody else, and return their ids."""
-        lost = {row.id for row in rows if not copies.may_exist(row.path)}
+        lost = {row.id for row in rows if not copies.files.may_exist(row.path)}
         if lost:
             later = now_ms() + KEPT_MS
             self._database.write(lambda tx: [export_rows.delete_export(tx, export, later) for export in lost])
@@ -270,20 +233,10 @@ class Exports:
             table_uuid, str(fragment.id), lambda sink: version.write(fragment, request.columns, request.rows, sink)
         )
         measures.report("scan_cache_bytes", "written", amount=file.bytes)
-        return self._database.write(
-            lambda tx: export_rows.insert_export(
-                tx,
-                warehouse=warehouse.name,
-                table_uuid=table_uuid,
-                version=f"{fragment.digest}{AT}{request.rows.start}",
-                fragment=fragment.id,
-                columns=",".join(map(str, sorted(request.columns))),
-                path=file.path,
-                bytes=file.bytes,
-                rows=file.rows,
-                planned_ms=now_ms(),
-            )
-        )
+        version_key, columns = f"{fragment.digest}{AT}{request.rows.start}", ",".join(map(str, sorted(request.columns)))
+        key = (warehouse.name, table_uuid, version_key, fragment.id, columns)
+        new = ExportRow(0, *key, file.path, file.bytes, file.rows, now_ms())
+        return self._database.write(lambda tx: export_rows.insert_export(tx, new))
 
     def _clean_up(self, warehouse: Warehouse) -> None:
         try:
@@ -311,7 +264,7 @@ class Exports:
     def _remove(self, copies: ExportFiles, row: ExportRow, before_ms: int) -> None:
         # The row goes first, and only if no plan has named the copy since: the file then has no user left.
         if self._database.write(lambda tx: export_rows.delete_export(tx, row.id, before_ms)):
-            copies.delete(row.path)
+            copies.files.delete(row.path)
             measures.report("scan_cache_bytes", "removed", amount=row.bytes)
 
     def sweep(self, warehouse: Warehouse) -> None:
@@ -326,7 +279,7 @@ class Exports:
             known_paths = {row.path for row in rows}
             for uuid, path in old_files:
                 if uuid == table_uuid and path not in known_paths:
-                    copies.delete(path)
+                    copies.files.delete(path)
 
     def count_bytes(self, warehouse: Warehouse) -> int:
         """Return the size of a warehouse's copies."""

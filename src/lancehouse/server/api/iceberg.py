@@ -15,14 +15,15 @@ from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
+from lancehouse.catalog.tables import Tables
+from lancehouse.catalog.views import Views
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.locations import is_same
 from lancehouse.properties import FENCED, PUBLISHED_HEADER, UNGUARDED
 from lancehouse.server.api import management
 from lancehouse.server.http import responses
-from lancehouse.server.http.calls import Call, Json
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import LIFETIME, Route
+from lancehouse.server.http.routes import LIFETIME, Call, Json, Route
 from lancehouse.wire import iceberg_requests as shapes
 
 Snapshots = Literal["all", "refs"]
@@ -151,17 +152,21 @@ def list_views(call: Call) -> Response:
     return identifiers(call.match.levels, *call.catalog.views.list(*_scope(call), token, size))
 
 
+def _parse_new(call: Call, model: type[shapes.RequestModel]) -> Json:
+    request = call.parse_body(model)
+    call.note_tables((*call.match.levels, request["name"]))
+    return request
+
+
 def create_table(call: Call) -> Response:
     """Create a table, or stage its creation."""
-    request = call.parse_body(shapes.CreateTableRequest)
-    call.note_tables((*call.match.levels, request["name"]))
+    request = _parse_new(call, shapes.CreateTableRequest)
     return table_response(call.catalog.tables.create(*_scope(call), request))
 
 
 def register_table(call: Call) -> Response:
     """Register an existing table under a name."""
-    request = call.parse_body(shapes.RegisterTableRequest)
-    call.note_tables((*call.match.levels, request["name"]))
+    request = _parse_new(call, shapes.RegisterTableRequest)
     return table_response(call.catalog.tables.register(*_scope(call), request))
 
 
@@ -219,9 +224,7 @@ def drop_table(call: Call) -> Response:
 
 def update_table(call: Call) -> Response:
     """Commit to one table."""
-    request = _complete_commit(
-        call.parse_body(shapes.CommitTableRequest), TableName(call.match.levels, call.match.name)
-    )
+    request = _parse_commit(call, shapes.CommitTableRequest)
     committed = call.catalog.commits.commit(*_scope(call), call.match.name, request)
     return commit_response(committed)
 
@@ -246,7 +249,7 @@ def _complete_commit(request: Json, name: TableName) -> Json:
 def commit_transaction(call: Call) -> Response:
     """Commit to several tables, all or none."""
     changes = call.parse_body(shapes.CommitTransactionRequest)["table-changes"]
-    call.note_tables(*(_levels(change["identifier"]) for change in changes))
+    call.note_tables(*(_table_name(change["identifier"]).full_name for change in changes))
     commits = [_complete_commit(change, _table_name(change["identifier"])) for change in changes]
     caller, warehouse, _ = _scope(call)
     call.catalog.commits.commit_transaction(caller, warehouse, commits)
@@ -255,15 +258,16 @@ def commit_transaction(call: Call) -> Response:
 
 def rename_table(call: Call) -> Response:
     """Rename a table."""
+    return _rename(call, call.catalog.tables)
+
+
+def _rename(call: Call, service: Tables | Views) -> Response:
     request = call.parse_body(shapes.RenameTableRequest)
     caller, warehouse, _ = _scope(call)
-    call.note_tables(_levels(request["source"]), _levels(request["destination"]))
-    call.catalog.tables.rename(caller, warehouse, _table_name(request["source"]), _table_name(request["destination"]))
+    source, destination = _table_name(request["source"]), _table_name(request["destination"])
+    call.note_tables(source.full_name, destination.full_name)
+    service.rename(caller, warehouse, source, destination)
     return responses.no_content()
-
-
-def _levels(identifier: Json) -> tuple[str, ...]:
-    return (*identifier["namespace"], identifier["name"])
 
 
 def _table_name(identifier: Json) -> TableName:
@@ -309,15 +313,13 @@ def fetch_tasks(call: Call) -> Response:
 
 def create_view(call: Call) -> Response:
     """Create a view."""
-    request = call.parse_body(shapes.CreateViewRequest)
-    call.note_tables((*call.match.levels, request["name"]))
+    request = _parse_new(call, shapes.CreateViewRequest)
     return table_response(call.catalog.views.create(*_scope(call), request))
 
 
 def register_view(call: Call) -> Response:
     """Register an existing view under a name."""
-    request = call.parse_body(shapes.RegisterViewRequest)
-    call.note_tables((*call.match.levels, request["name"]))
+    request = _parse_new(call, shapes.RegisterViewRequest)
     return table_response(call.catalog.views.register(*_scope(call), request))
 
 
@@ -351,11 +353,7 @@ def drop_view(call: Call) -> Response:
 
 def rename_view(call: Call) -> Response:
     """Rename a view."""
-    request = call.parse_body(shapes.RenameTableRequest)
-    caller, warehouse, _ = _scope(call)
-    call.note_tables(_levels(request["source"]), _levels(request["destination"]))
-    call.catalog.views.rename(caller, warehouse, _table_name(request["source"]), _table_name(request["destination"]))
-    return responses.no_content()
+    return _rename(call, call.catalog.views)
 
 
 def replay_no_content(call: Call) -> Response:  # noqa: ARG001

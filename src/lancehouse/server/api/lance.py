@@ -24,7 +24,14 @@ from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.metadata_loader import LoadResult
 from lancehouse.gateway import messages, restricted
 from lancehouse.gateway.backends import Backend, request_ids, request_locations, request_parts, run_operation
-from lancehouse.gateway.operations import OPERATIONS, Operation, RequestEncoding, RequiredAccess, ResponseEncoding
+from lancehouse.gateway.operations import (
+    BY_METHOD,
+    OPERATIONS,
+    Operation,
+    RequestEncoding,
+    RequiredAccess,
+    ResponseEncoding,
+)
 from lancehouse.properties import IMPL, is_lance, managed_by, storage_options
 from lancehouse.server.http.bodies import JSON, ROWS
 from lancehouse.server.http.errors import NoRouteError
@@ -34,7 +41,7 @@ from lancehouse.wire.iceberg import TableMetadata
 
 if TYPE_CHECKING:
     from lancehouse.server.http.application import Exchange
-    from lancehouse.server.http.calls import Call
+    from lancehouse.server.http.routes import Call
 
 PREFIX = "/lance/{backend}/v1/"
 TABLES = PREFIX + "table"
@@ -42,7 +49,7 @@ TABLES = PREFIX + "table"
 ARROW_FILE = b"application/vnd.apache.arrow.file"
 RETRY_AFTER_S = 1
 IDENTITY = frozenset({"authorization", "x-api-key"})
-DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
+DESCRIBE = BY_METHOD["describe_table"]
 LARGEST_IDENTIFYING = 64 * 1024
 """Most bytes of a body that is read to identify the caller."""
 IDENTITY_REQUIRED = (

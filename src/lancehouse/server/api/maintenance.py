@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, NamespaceNotFoundError
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lancehouse.catalog.callers import Role
 from lancehouse.catalog.maintenance import MOST_LISTED, Maintenance
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.messages import parse_query
 from lancehouse.server.http import responses
-from lancehouse.server.http.calls import Call
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
 
 BASE = "/maintenance/v1/"
 SHOWN = 200
@@ -109,33 +106,23 @@ def routes(backends: Mapping[str, Backend]) -> list[Route]:
     ]
 
 
-class _MaintenanceMetrics(Collector):
-    """Reports what the database knows; every server of it reports the same."""
-
-    def __init__(self, counts: Mapping[str, int], counters: Mapping[str, int]) -> None:
-        self._counts = counts
-        self._counters = counters
-
-    def collect(self) -> Any:
-        """Yield the metrics."""
-        tables = GaugeMetricFamily("lancehouse_maintenance_tables", "Tables by state.", labels=["state"])
-        for state in STATES:
-            tables.add_metric([state], self._counts[state])
-        yield tables
-        waiting = self._counts["waiting_ms"] / 1000
-        yield GaugeMetricFamily("lancehouse_maintenance_waiting_seconds", "Age of what is due for longest.", waiting)
-        runs = CounterMetricFamily("lancehouse_maintenance_runs", "What was done.", labels=["operation", "outcome"])
-        for name, number in self._counters.items():
-            operation, _, outcome = name.partition(".")
-            if outcome:
-                runs.add_metric([operation, outcome], number)
-        yield runs
-        removed = self._counters.get("removed", 0)
-        yield CounterMetricFamily("lancehouse_maintenance_removed_bytes", "Bytes of files deleted.", removed)
-
-
-def to_prometheus(maintenance: Maintenance) -> bytes:
-    """Return the metrics of maintenance in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_MaintenanceMetrics(*maintenance.counters()))
-    return generate_latest(registry)
+def maintenance_metrics(maintenance: Maintenance) -> Iterator[Metric]:
+    """Yield what the database tells of maintenance; nothing while it is out of reach."""
+    try:
+        counts, counters = maintenance.counters()
+    except LanceNamespaceError:  # without its database a server still tells of itself
+        return
+    tables = GaugeMetricFamily("lancehouse_maintenance_tables", "Tables by state.", labels=["state"])
+    for state in STATES:
+        tables.add_metric([state], counts[state])
+    yield tables
+    waiting = counts["waiting_ms"] / 1000
+    yield GaugeMetricFamily("lancehouse_maintenance_waiting_seconds", "Age of what is due for longest.", waiting)
+    runs = CounterMetricFamily("lancehouse_maintenance_runs", "What was done.", labels=["operation", "outcome"])
+    for name, number in counters.items():
+        operation, _, outcome = name.partition(".")
+        if outcome:
+            runs.add_metric([operation, outcome], number)
+    yield runs
+    removed = counters.get("removed", 0)
+    yield CounterMetricFamily("lancehouse_maintenance_removed_bytes", "Bytes of files deleted.", removed)

@@ -19,7 +19,7 @@ from lancehouse.server.http.routes import Route
 from lancehouse.wire.iceberg_requests import RequestModel
 
 if TYPE_CHECKING:
-    from lancehouse.server.http.calls import Call, Json
+    from lancehouse.server.http.routes import Call, Json
 
 WAREHOUSE = "/v1/{prefix}/lancehouse/"
 SERVER = "/lancehouse/v1/"

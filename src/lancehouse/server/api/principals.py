@@ -7,7 +7,7 @@ roles there, and sees the names of principals and groups with their grants there
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 from pydantic import ConfigDict, Field
@@ -18,13 +18,12 @@ from lancehouse.catalog.principals import Credential, Group, NewPrincipal, Princ
 from lancehouse.gateway.restricted import parse_restriction
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.server.http import responses
-from lancehouse.server.http.calls import Json
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route, split_namespace
+from lancehouse.server.http.routes import Json, Route, split_namespace
 from lancehouse.wire.iceberg_requests import RequestModel
 
 if TYPE_CHECKING:
-    from lancehouse.server.http.calls import Call
+    from lancehouse.server.http.routes import Call
 
 SERVER = "/lancehouse/v1/"
 MOST_CREATED = 200
@@ -34,6 +33,7 @@ DEFAULT_PAGE = 200
 LARGEST_PAGE = 1000
 LARGEST_BODY = 2**20
 
+H = TypeVar("H", Principal, Group)
 RoleName = Literal["reader", "writer", "admin"]
 
 
@@ -112,8 +112,18 @@ class TokenRequest(RequestModel):
 def routes(principals: Principals) -> list[Route]:
     """Return the routes for the principals of a server's database."""
 
-    def route(name: str, method: str, path: str, answer: Callable[[Principals, Call], Response]) -> Route:
+    def route(
+        name: str,
+        method: str,
+        path: str,
+        answer: Callable[[Principals, Call], Response],
+        require: Callable[[Call], None] | None = None,
+    ) -> Route:
+        """Return a route; `require` checks the caller, unless the handler does by what the request names."""
+
         def handle(call: Call) -> Response:
+            if require is not None:
+                require(call)
             response = answer(principals.acting_for(call.caller), call)
             response.headers.append((b"cache-control", b"no-store"))
             return response
@@ -123,21 +133,21 @@ def routes(principals: Principals) -> list[Route]:
         return Route(name, method, SERVER + path, handle, pool=pool, alters=method != "GET", max_body=LARGEST_BODY)
 
     return [
-        route("listPrincipals", "GET", "principals", list_principals),
-        route("createPrincipals", "POST", "principals", create_principals),
-        route("loadPrincipal", "GET", "principals/{name}", load_principal),
-        route("deletePrincipal", "DELETE", "principals/{name}", delete_principal),
-        route("rotateSecret", "POST", "principals/{name}/rotate", rotate),
+        route("listPrincipals", "GET", "principals", list_principals, _require_any_admin),
+        route("createPrincipals", "POST", "principals", create_principals, _require_admin),
+        route("loadPrincipal", "GET", "principals/{name}", load_principal, _require_any_admin),
+        route("deletePrincipal", "DELETE", "principals/{name}", delete_principal, _require_admin),
+        route("rotateSecret", "POST", "principals/{name}/rotate", rotate, _require_admin),
         route("grantRole", "POST", "principals/{name}/grants", grant_role),
         route("revokeRole", "POST", "principals/{name}/revoke", revoke_role),
-        route("listTokens", "GET", "principals/{name}/tokens", list_tokens),
-        route("createToken", "POST", "principals/{name}/tokens", create_token),
-        route("deleteToken", "DELETE", "principals/{name}/tokens/{item}", delete_token),
-        route("listGroups", "GET", "groups", list_groups),
-        route("createGroup", "POST", "groups", create_group),
-        route("loadGroup", "GET", "groups/{name}", load_group),
-        route("deleteGroup", "DELETE", "groups/{name}", delete_group),
-        route("changeMembers", "POST", "groups/{name}/members", change_members),
+        route("listTokens", "GET", "principals/{name}/tokens", list_tokens, _require_admin),
+        route("createToken", "POST", "principals/{name}/tokens", create_token, _require_admin),
+        route("deleteToken", "DELETE", "principals/{name}/tokens/{item}", delete_token, _require_admin),
+        route("listGroups", "GET", "groups", list_groups, _require_any_admin),
+        route("createGroup", "POST", "groups", create_group, _require_admin),
+        route("loadGroup", "GET", "groups/{name}", load_group, _require_any_admin),
+        route("deleteGroup", "DELETE", "groups/{name}", delete_group, _require_admin),
+        route("changeMembers", "POST", "groups/{name}/members", change_members, _require_admin),
         route("whoCan", "GET", "who-can", who_can),
     ]
 
@@ -172,9 +182,15 @@ def _grants_json(identity: Identity, grants: Sequence[Grant]) -> list[Json]:
     ]
 
 
-def _page(call: Call) -> tuple[str, int]:
-    token, size = call.page_request()
-    return decode_token(token) or "", min(size or DEFAULT_PAGE, LARGEST_PAGE)
+def _page_response(
+    call: Call, key: str, find: Callable[[str, int], Sequence[H]], to_json: Callable[[Call, H], Json]
+) -> Response:
+    """Return a page of principals or groups, which are ordered by name."""
+    token, wanted = call.page_request()
+    size = min(wanted or DEFAULT_PAGE, LARGEST_PAGE)
+    found = find(decode_token(token) or "", size + 1)
+    following = encode_token(found[size - 1].name) if len(found) > size else None
+    return responses.json({key: [to_json(call, each) for each in found[:size]], "next-page-token": following})
 
 
 def _principal_json(call: Call, principal: Principal) -> Json:
@@ -191,30 +207,19 @@ def _principal_json(call: Call, principal: Principal) -> Json:
 
 def list_principals(principals: Principals, call: Call) -> Response:
     """List principals by name, with their own grants."""
-    _require_any_admin(call)
-    after, size = _page(call)
-    found = principals.list(after, size + 1)
-    token = encode_token(found[size - 1].name) if len(found) > size else None
-    page = [_principal_json(call, each) for each in found[:size]]
-    return responses.json({"principals": page, "next-page-token": token})
+    return _page_response(call, "principals", principals.list, _principal_json)
 
 
 def create_principals(principals: Principals, call: Call) -> Response:
     """Create principals, all or none; their secrets are in the response, and nowhere else ever."""
-    _require_admin(call)
-    request = CreatePrincipalsRequest.model_validate(call.parse_body(CreatePrincipalsRequest))
+    request = call.parse_model(CreatePrincipalsRequest)
     new = [
         NewPrincipal(each.name, [grant.grant for grant in each.grants], each.external, each.groups)
         for each in request.principals
     ]
     made = principals.create_many(new, exist_ok=request.exist_ok)
-    return responses.json(
-        {
-            "principals": [
-                {"name": each.name, "created": each.is_new, **_credential_json(each.credential)} for each in made
-            ]
-        }
-    )
+    created = [{"name": each.name, "created": each.is_new, **_credential_json(each.credential)} for each in made]
+    return responses.json({"principals": created})
 
 
 def _credential_json(credential: Credential | None) -> Json:
@@ -225,26 +230,23 @@ def _credential_json(credential: Credential | None) -> Json:
 
 def load_principal(principals: Principals, call: Call) -> Response:
     """Return a principal with its own grants and groups."""
-    _require_any_admin(call)
     return responses.json(_principal_json(call, principals.describe(call.match.name)))
 
 
 def delete_principal(principals: Principals, call: Call) -> Response:
     """Delete a principal with its grants and tokens."""
-    _require_admin(call)
     principals.delete(call.match.name)
     return responses.no_content()
 
 
 def rotate(principals: Principals, call: Call) -> Response:
     """Give a principal a new secret; the old one and all its tokens end."""
-    _require_admin(call)
     return responses.json(_credential_json(principals.rotate_secret(call.match.name)))
 
 
 def grant_role(principals: Principals, call: Call) -> Response:
     """Grant a role to a principal or group, instead of the one on the same scope."""
-    grant = GrantRequest.model_validate(call.parse_body(GrantRequest)).grant
+    grant = call.parse_model(GrantRequest).grant
     _require_admin_of(call, grant.scope)
     principals.grant(call.match.name, grant)
     return responses.json(grant_to_json(grant))
@@ -252,7 +254,7 @@ def grant_role(principals: Principals, call: Call) -> Response:
 
 def revoke_role(principals: Principals, call: Call) -> Response:
     """Revoke the role that a principal or group has on exactly this scope."""
-    request = ScopeRequest.model_validate(call.parse_body(ScopeRequest))
+    request = call.parse_model(ScopeRequest)
     _require_admin_of(call, request.scope)
     warehouse, levels, table = request.scope
     role = Role[request.role.upper()] if request.role else None
@@ -261,28 +263,20 @@ def revoke_role(principals: Principals, call: Call) -> Response:
 
 def list_tokens(principals: Principals, call: Call) -> Response:
     """List what is known of a principal's static tokens."""
-    _require_admin(call)
     found = principals.list_tokens(call.match.name)
-    return responses.json(
-        {
-            "tokens": [
-                {"label": each.label, "created-ms": each.created_ms, "expires-ms": each.expires_ms} for each in found
-            ]
-        }
-    )
+    tokens = [{"label": each.label, "created-ms": each.created_ms, "expires-ms": each.expires_ms} for each in found]
+    return responses.json({"tokens": tokens})
 
 
 def create_token(principals: Principals, call: Call) -> Response:
     """Create a static token; it is in the response, and nowhere else ever."""
-    _require_admin(call)
-    request = TokenRequest.model_validate(call.parse_body(TokenRequest))
+    request = call.parse_model(TokenRequest)
     token = principals.create_token(call.match.name, request.label, request.expires_ms)
     return responses.json({"label": request.label, "token": token, "expires-ms": request.expires_ms})
 
 
 def delete_token(principals: Principals, call: Call) -> Response:
     """Delete a static token."""
-    _require_admin(call)
     principals.delete_token(call.match.name, call.match.index)
     return responses.no_content()
 
@@ -299,38 +293,30 @@ def _group_json(call: Call, group: Group) -> Json:
 
 def list_groups(principals: Principals, call: Call) -> Response:
     """List groups by name, with their grants."""
-    _require_any_admin(call)
-    after, size = _page(call)
-    found = principals.list_groups(after, size + 1)
-    token = encode_token(found[size - 1].name) if len(found) > size else None
-    return responses.json({"groups": [_group_json(call, each) for each in found[:size]], "next-page-token": token})
+    return _page_response(call, "groups", principals.list_groups, _group_json)
 
 
 def create_group(principals: Principals, call: Call) -> Response:
     """Create a group."""
-    _require_admin(call)
-    request = CreateGroupRequest.model_validate(call.parse_body(CreateGroupRequest))
+    request = call.parse_model(CreateGroupRequest)
     principals.create_group(request.name, [each.grant for each in request.grants])
     return responses.json(_group_json(call, principals.describe_group(request.name)))
 
 
 def load_group(principals: Principals, call: Call) -> Response:
     """Return a group with its members and grants."""
-    _require_any_admin(call)
     return responses.json(_group_json(call, principals.describe_group(call.match.name)))
 
 
 def delete_group(principals: Principals, call: Call) -> Response:
     """Delete a group with its grants."""
-    _require_admin(call)
     principals.delete_group(call.match.name)
     return responses.no_content()
 
 
 def change_members(principals: Principals, call: Call) -> Response:
     """Add principals to a group, then take others out."""
-    _require_admin(call)
-    request = MembersRequest.model_validate(call.parse_body(MembersRequest))
+    request = call.parse_model(MembersRequest)
     if request.add:
         principals.add_members(call.match.name, request.add)
     if request.remove:

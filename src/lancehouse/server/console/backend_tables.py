@@ -17,7 +17,7 @@ from lance_namespace import (
 from lance_namespace_urllib3_client.models.index_content import IndexContent
 
 from lancehouse.gateway.backends import Backend
-from lancehouse.gateway.operations import OPERATIONS
+from lancehouse.gateway.operations import BY_METHOD
 from lancehouse.lake import column_states, version_records
 from lancehouse.lake.column_states import ComputedColumn, StateCounts
 from lancehouse.lake.dataset import TableRef
@@ -35,7 +35,7 @@ from lancehouse.server.console.row_pages import RowPage as RowPage
 
 INDICES = 200
 """Most indices that are listed."""
-DESCRIBE = next(operation for operation in OPERATIONS if operation.name == "DescribeTable")
+DESCRIBE = BY_METHOD["describe_table"]
 """The operation as which errors of all calls here are reported."""
 
 

@@ -7,27 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, PermissionDeniedError
 
 from lancehouse.catalog.callers import Role, format_scope, restricted_error
-from lancehouse.gateway.backends import Backend
+from lancehouse.gateway.backends import Backend, run_operation
 from lancehouse.gateway.messages import parse_query
+from lancehouse.gateway.operations import BY_METHOD
 from lancehouse.server.api import maintenance
 from lancehouse.server.api.lance import bearer_token
 from lancehouse.server.console import lineage, restricted, rows, tables
 from lancehouse.server.console.backend_tables import BackendTable
 from lancehouse.server.http import responses, system_routes
-from lancehouse.server.http.calls import Call
 from lancehouse.server.http.pools import PoolKind
 from lancehouse.server.http.responses import Header, Response
-from lancehouse.server.http.routes import Handler, Match, Route
+from lancehouse.server.http.routes import Call, Handler, Match, Route
 
 if TYPE_CHECKING:
     from lancehouse.catalog.warehouses import Warehouse
     from lancehouse.row_policy import RowPolicy
-    from lancehouse.server.http.calls import Call
 
 LONGEST_FILTER = 10_000
 LARGEST = 2**63 - 1
@@ -99,6 +98,10 @@ class ConsoleRequest:
             raise self.restricted_error()
         reads_all = self.call.caller.identity.has_role(Role.READER, backend.name)
         return BackendTable.from_backend(backend, self.table_levels(), self.token, version, reads_all=reads_all)
+
+    def run(self, method: str, request: Any) -> Any:
+        """Run an operation of the protocol on the backend."""
+        return run_operation(self.backend, BY_METHOD[method], request, self.token, None)
 
     def find_row_policy(self) -> RowPolicy | None:
         """Return what the caller sees of the table, if it is not all of it."""

@@ -21,8 +21,6 @@ from lancehouse.catalog import listing
 from lancehouse.catalog.audit import AuditFilter, to_json
 from lancehouse.catalog.dropped_tables import dropped_to_json
 from lancehouse.catalog.lance_metadata import is_managed
-from lancehouse.gateway.backends import run_operation
-from lancehouse.gateway.operations import OPERATIONS
 from lancehouse.paging import decode_token, encode_token
 from lancehouse.properties import managed_by
 from lancehouse.schema.definitions import COMPANION, COMPUTED
@@ -51,7 +49,6 @@ MAX_HITS = 100
 """Most names that a search returns."""
 SEARCH_S = 3.0
 """Time limit of a search in seconds; it returns what was found until then."""
-_CALLS = {operation.name: operation for operation in OPERATIONS}
 _NOT_HERE = (InvalidInputError, UnsupportedOperationError)
 """Errors of a backend for a level that cannot hold what is listed."""
 
@@ -86,7 +83,7 @@ def namespaces(request: ConsoleRequest) -> Response:
         return _names_response([levels[-1] for levels in children], next_token)
     lance_request = ListNamespacesRequest(id=list(request.levels), limit=size, page_token=token)
     try:
-        response = run_operation(request.backend, _CALLS["ListNamespaces"], lance_request, request.token, None)
+        response = request.run("list_namespaces", lance_request)
     except _NOT_HERE:
         if not request.levels:
             return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris cannot list warehouses
@@ -127,7 +124,7 @@ def entries(request: ConsoleRequest) -> Response:
         return _entries_response(names, next_token)
     lance_request = ListTablesRequest(id=list(request.levels), limit=size, page_token=token)
     try:
-        response = run_operation(request.backend, _CALLS["ListTables"], lance_request, request.token, None)
+        response = request.run("list_tables", lance_request)
     except _NOT_HERE:
         return _entries_response([], None)  # most catalogs have levels that hold namespaces only
     visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
@@ -154,7 +151,7 @@ def search(request: ConsoleRequest) -> Response:
 
 def _describe_namespace(request: ConsoleRequest) -> dict[str, str]:
     lance_request = DescribeNamespaceRequest(id=list(request.levels))
-    response = run_operation(request.backend, _CALLS["DescribeNamespace"], lance_request, request.token, None)
+    response = request.run("describe_namespace", lance_request)
     return response.properties or {}
 
 

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
+from secrets import token_hex
 from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,8 +27,9 @@ from lancehouse.gateway import messages
 from lancehouse.identifiers import format_levels
 from lancehouse.log_lines import log_about
 from lancehouse.server.api import iceberg, lance, management
+from lancehouse.server.api.maintenance import maintenance_metrics
 from lancehouse.server.http import bodies, routes, system_routes
-from lancehouse.server.http.calls import Call, parse_query
+from lancehouse.server.http.bodies import MemoryBudget, Reservation
 from lancehouse.server.http.errors import (
     FORESEEN,
     ChangeDeadlineError,
@@ -37,21 +40,20 @@ from lancehouse.server.http.errors import (
     failure_response,
 )
 from lancehouse.server.http.health import Check, Health, catalog_checks, taken_metrics
-from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.http.memory_budget import MemoryBudget, Reservation
 from lancehouse.server.http.oauth import LoginQueue
-from lancehouse.server.http.observability import Log, Metrics, RequestIds
+from lancehouse.server.http.observability import Log, Metrics
 from lancehouse.server.http.origins import READS, Origins
 from lancehouse.server.http.pools import PoolKey, Pools, is_done_within
 from lancehouse.server.http.protocol import has_body
 from lancehouse.server.http.responses import GZIP_LEAST, GzipCache, Response
-from lancehouse.server.http.routes import LANCE, Match, Route, RouteTable, match_path
+from lancehouse.server.http.routes import LANCE, Call, Match, Route, RouteTable, match_path, parse_query
 from lancehouse.server.http.streaming import ResponseStreamer, Upload
 from lancehouse.server.process_memory import HeapTrimmer
+from lancehouse.server.setting_table import ServerLimits
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
-    from lancehouse.server.http.asgi import Receive, Scope, Send
+    from lancehouse.server.http.bodies import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +110,18 @@ class Exchange:
         return self.raw_path.startswith(LANCE)
 
 
+class RequestIds:
+    """Generates request ids: a random prefix for the process, and a counter."""
+
+    def __init__(self) -> None:
+        self._prefix = token_hex(6)
+        self._numbers = count(1)
+
+    def next(self) -> str:
+        """Return a new id."""
+        return f"{self._prefix}-{next(self._numbers):x}"
+
+
 class App:
     """The application. Handlers run in threads, except those that take less time than the switch to a thread."""
 
@@ -157,6 +171,7 @@ class App:
         self._background = background
         self._stopping = Event()
         self._metrics.add_source(lambda: taken_metrics(self.catalog, self._health))
+        self._metrics.add_source(lambda: maintenance_metrics(self.catalog.maintenance))
         measures.publish_to(self._metrics.receive)
 
     def start(self) -> None:
@@ -524,7 +539,6 @@ class App:
             exchange.body,
             exchange.raw_query,
             exchange.upload.open_reader() if exchange.upload is not None else None,
-            exchange.peer,
             blocking,
             exchange.tables,
         )

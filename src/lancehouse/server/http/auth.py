@@ -1,8 +1,10 @@
-"""Authentication of requests: anonymous, a static token, one of this server, or of an identity provider (OpenID)."""
+"""Who sends a request: tokens of this server and of identity providers (OpenID); and their token for other catalogs."""
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
@@ -18,6 +20,7 @@ from urllib.request import (
     HTTPSHandler,
     OpenerDirector,
     ProxyHandler,
+    Request,
 )
 
 import jwt
@@ -29,13 +32,16 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 
+from lancehouse.caches import BoundedCache
 from lancehouse.catalog.callers import ANYBODY, Identity
 from lancehouse.catalog.errors import WouldBlockError
 from lancehouse.catalog.principals import TOKEN_PREFIX, Principals, digest
 from lancehouse.server.http.oauth import (
+    ACCESS_TOKEN,
     ISSUER,
     LIFETIME_S,
     MALFORMED,
+    TOKEN_EXCHANGE,
     TokenEndpoint,
     Tokens,
     check_current_principal,
@@ -348,8 +354,7 @@ class Authenticator:
         self._fresh_s = fresh_s
         self._required = required or bool(issuers)
         self._open_until = float("-inf")
-        self._cache: dict[str, tuple[Identity, float]] = {}
-        self._lock = threading.Lock()
+        self._cache: BoundedCache[str, tuple[Identity, float]] = BoundedCache(REMEMBERED)
 
     def identify(self, headers: Headers, *, blocking: bool = True) -> Identity:
         """Return the identity of the caller, which is cached for seconds.
@@ -406,7 +411,7 @@ class Authenticator:
         else:
             identity, ends_at = self._authenticate_external(token)
         good_s = min(self._fresh_s, ends_at - time.time())
-        self._cache_identity(digest(_credential_text(headers)), identity, started_at + good_s)
+        self._cache.put(digest(_credential_text(headers)), (identity, started_at + good_s))
         return identity
 
     def _authenticate_external(self, token: str) -> tuple[Identity, float]:
@@ -427,13 +432,6 @@ class Authenticator:
                 f"an administrator may add another name: lancehouse principal create NAME --external --role reader"
             )
         return identity, ends_at
-
-    def _cache_identity(self, key: str, identity: Identity, until: float) -> None:
-        with self._lock:
-            self._cache.pop(key, None)
-            while len(self._cache) >= REMEMBERED:
-                del self._cache[next(iter(self._cache))]
-            self._cache[key] = identity, until
 
 
 def _credential_text(headers: Headers) -> str:
@@ -459,3 +457,107 @@ def _parse_token(headers: Headers) -> str:
     if len(token) > LONGEST or not token.isascii() or not token.isprintable():
         raise UnauthenticatedError("the bearer token is malformed: too long, or with characters that no token has")
     return token
+
+
+TIMEOUT_S = 10
+KEPT = 10_000
+"""Most exchanged tokens that are cached."""
+KEPT_S = 300.0
+"""Longest time for which one is used, so that who is locked out at their issuer is soon locked out there."""
+EARLY_S = 30.0
+"""Seconds before its end when a token is no longer used."""
+
+
+def forward_token(backend: str, token: str | None) -> str:
+    """Return the token of the caller, for another catalog.
+
+    Raises:
+        UnauthenticatedError: there is none, or this server issued it.
+    """
+    if not token:
+        raise UnauthenticatedError(
+            f"backend {backend} asks who you are: send a bearer token of your identity provider, which it takes too"
+        )
+    if token.startswith(TOKEN_PREFIX) or unverified_issuer(token) == ISSUER:
+        raise UnauthenticatedError(
+            f"backend {backend} wants a token of your identity provider: tokens of this server are not passed on. "
+            "Log in there, and send its token as the bearer token"
+        )
+    return token
+
+
+class TokenExchange:
+    """Exchanges tokens of callers for tokens of one catalog, by RFC 8693 at its token endpoint. Thread-safe."""
+
+    def __init__(self, backend: str, properties: Mapping[str, str]) -> None:
+        """Take from a backend's properties where and how tokens are exchanged.
+
+        Raises:
+            InvalidInputError: the file of certificates cannot be read.
+        """
+        self._backend = backend
+        self._uri = properties["oauth2_server_uri"]
+        self._scope = properties.get("scope")
+        self._credential = properties.get("credential")
+        try:
+            tls = ssl.create_default_context(cafile=properties.get("ca_bundle") or None)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidInputError(f"backend {backend}: ca_bundle cannot be read: {error}") from None
+        self._opener = create_opener(HTTPSHandler(context=tls))
+        self._tokens: BoundedCache[str, tuple[str, float]] = BoundedCache(KEPT)
+
+    def exchange(self, token: str | None) -> str:
+        """Return a token of the catalog for the owner of a token.
+
+        Raises:
+            UnauthenticatedError: there is none, this server issued it, or the catalog refuses it.
+            ServiceUnavailableError: the token endpoint cannot be reached.
+        """
+        subject = forward_token(self._backend, token)
+        key = digest(subject)
+        cached = self._tokens.get(key)
+        if cached is not None and time.monotonic() < cached[1]:
+            return cached[0]
+        started = time.monotonic()
+        answer = self._ask(subject)
+        new, lifetime = answer.get("access_token"), answer.get("expires_in")
+        if not isinstance(new, str) or not new.isascii() or not new.isprintable() or not new:
+            raise ServiceUnavailableError(f"the token endpoint of backend {self._backend} sent no access_token")
+        good_s = min(KEPT_S, lifetime - EARLY_S) if isinstance(lifetime, int | float) else EARLY_S
+        self._tokens.put(key, (new, started + good_s))
+        return new
+
+    def _ask(self, subject: str) -> Mapping[str, object]:
+        form = {
+            "grant_type": TOKEN_EXCHANGE,
+            "subject_token": subject,
+            "subject_token_type": ACCESS_TOKEN,
+            "requested_token_type": ACCESS_TOKEN,
+            **({"scope": self._scope} if self._scope else {}),
+        }
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        if self._credential:
+            headers["Authorization"] = f"Basic {_basic(self._credential)}"
+        request = Request(self._uri, urlencode(form).encode(), headers, method="POST")  # noqa: S310 - checked at start
+        about = f"the token endpoint of backend {self._backend}"
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
+                body = response.read(LARGEST_BYTES)
+        except HTTPError as error:
+            error.close()
+            if 400 <= error.code < 500 and error.code not in (408, 429):
+                raise UnauthenticatedError(f"{about} does not take your token (HTTP {error.code})") from None
+            raise ServiceUnavailableError(f"{about} answered HTTP {error.code}") from None
+        except (HTTPException, OSError):
+            raise ServiceUnavailableError(f"{about} does not answer") from None
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        return answer if isinstance(answer, dict) else {}
+
+
+def _basic(credential: str) -> str:
+    """Return a client's credential as HTTP Basic, in which both parts are encoded as in a form (RFC 6749)."""
+    client_id, _, secret = credential.partition(":")
+    return base64.b64encode(f"{quote(client_id, safe='')}:{quote(secret, safe='')}".encode()).decode()

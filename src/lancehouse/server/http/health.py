@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from time import monotonic
@@ -39,17 +39,6 @@ WAIT_S = 2.0
 HANGS_S = 10.0
 """Seconds after which a look that has not ended counts as failed."""
 LONGEST_REASON = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one look has shown."""
-
-    state: State
-    at: float
-    """When it ended, on the monotonic clock."""
-    ms: float = 0.0
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +83,15 @@ class Check:
         self._every_s = every_s
         self._find_refusal = find_refusal
         self._lock = threading.Lock()
-        self._last: Outcome | None = None
+        self._last = PartState(kind, name, "unknown", None, 0.0)
+        self._ended: float | None = None
         self._began: float | None = None
         self._done = threading.Event()
 
     def start_if_due(self) -> None:
         """Start a look, unless one is being taken or the last one is recent."""
         with self._lock:
-            if self._began is not None or (self._last and monotonic() - self._last.at < self._every_s):
+            if self._began is not None or (self._ended and monotonic() - self._ended < self._every_s):
                 return
             self._began = monotonic()
             self._done.clear()
@@ -116,15 +106,14 @@ class Check:
     def part_state(self) -> PartState:
         """Return what is known by now."""
         with self._lock:
-            last, began, now = self._last, self._began, monotonic()
-        age_s, ms = (None, 0.0) if last is None else (now - last.at, last.ms)
+            last, ended, began, now = self._last, self._ended, self._began, monotonic()
+        if ended is not None:
+            last = replace(last, age_s=now - ended)
         if began is not None and now - began > HANGS_S:
-            return PartState(self.kind, self.name, "failed", age_s, ms, f"no answer for {now - began:.0f} s")
-        if last is None:
-            return PartState(self.kind, self.name, "unknown", age_s, ms)
+            return replace(last, state="failed", reason=f"no answer for {now - began:.0f} s")
         if last.state == "ok" and (refusal := self._find_refusal()) is not None:
-            return PartState(self.kind, self.name, "fenced", age_s, ms, refusal[:LONGEST_REASON])
-        return PartState(self.kind, self.name, last.state, age_s, ms, last.reason)
+            return replace(last, state="fenced", reason=refusal[:LONGEST_REASON])
+        return last
 
     def _run(self, began: float) -> None:
         reason = ""
@@ -135,11 +124,11 @@ class Check:
         except Exception as error:  # noqa: BLE001 - a third party's catalog may raise anything
             reason = type(error).__name__
         now = monotonic()
-        outcome = Outcome("failed" if reason else "ok", now, (now - began) * 1000, reason)
+        new = PartState(self.kind, self.name, "failed" if reason else "ok", 0.0, (now - began) * 1000, reason)
         with self._lock:
-            before, self._last, self._began = self._last, outcome, None
+            before, self._last, self._ended, self._began = self._last, new, now, None
         self._done.set()
-        if (before.state if before else "ok") != outcome.state:
+        if (before.state == "failed") != bool(reason):
             level = logging.ERROR if reason else logging.WARNING
             logger.log(level, "%s %s: %s", self.kind, self.name, reason or "works again")
 

@@ -13,10 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from secrets import token_hex
 from time import gmtime, strftime, time
 from typing import Any
 
@@ -196,18 +194,6 @@ def capture_stderr() -> Iterator[int]:
         yield real
     finally:
         os.dup2(real, 2)  # which closes the pipe, unless a child process has it
-
-
-class RequestIds:
-    """Generates request ids: a random prefix for the process, and a counter."""
-
-    def __init__(self) -> None:
-        self._prefix = token_hex(6)
-        self._numbers = count(1)
-
-    def next(self) -> str:
-        """Return a new id."""
-        return f"{self._prefix}-{next(self._numbers):x}"
 
 
 disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.measures import CountedPool, PoolState
-from lancehouse.server.http.limits import ServerLimits
+from lancehouse.server.setting_table import ServerLimits
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lancehouse.server.http.errors import error_envelope
-from lancehouse.server.http.limits import ServerLimits
 from lancehouse.server.http.responses import Response
+from lancehouse.server.setting_table import ServerLimits
 
 LARGEST_HEAD = 64 * 1024
 READS_PER_TURN = 4

@@ -16,14 +16,19 @@ from weakref import WeakSet
 
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, ServiceUnavailableError
 
-from lancehouse.server.http.bodies import RATIO, ClientDisconnectedError, compression_ratio_error, is_gzipped
+from lancehouse.server.http.bodies import (
+    RATIO,
+    ClientDisconnectedError,
+    Reservation,
+    compression_ratio_error,
+    is_gzipped,
+)
 from lancehouse.server.http.errors import FORESEEN, TooSlowError
-from lancehouse.server.http.limits import ServerLimits
-from lancehouse.server.http.memory_budget import Reservation
 from lancehouse.server.http.pools import PoolKey, Pools
+from lancehouse.server.setting_table import ServerLimits
 
 if TYPE_CHECKING:
-    from lancehouse.server.http.asgi import Receive, Send
+    from lancehouse.server.http.bodies import Receive, Send
 
 BUFFER = 256 * 1024
 FIRST = 64 * 1024

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import orjson
-from lance_namespace.errors import InvalidInputError, LanceNamespaceError
+from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.callers import Identity
-from lancehouse.server.api import maintenance
 from lancehouse.server.http import responses
 from lancehouse.server.http.bodies import FORM
-from lancehouse.server.http.calls import Call
 from lancehouse.server.http.health import Health
 from lancehouse.server.http.oauth import SlowDownError
 from lancehouse.server.http.observability import Metrics
 from lancehouse.server.http.responses import Response
-from lancehouse.server.http.routes import Route
+from lancehouse.server.http.routes import Call, Route
 
 if TYPE_CHECKING:
     from lancehouse.server.http.application import RequestAuthenticator
@@ -59,7 +56,7 @@ def routes(
 
     def token(call: Call) -> Response:
         form = _parse_form(call.body)
-        status, body = authentication.answer_token_request(form, call.headers, call.peer)
+        status, body = authentication.answer_token_request(form, call.headers, call.caller.peer)
         response = responses.json(body, status)
         if "error" in body:
             response.why = body["error"], body["error_description"]
@@ -75,11 +72,9 @@ def routes(
             response.why = "ServiceUnavailableException", "; ".join(reasons)
         return response
 
-    def metrics_page(call: Call) -> Response:
+    def metrics_page(call: Call) -> Response:  # noqa: ARG001
         # Not public: it shows who works how much, and when. Any principal may read it.
         body, content_type = metrics.to_prometheus()
-        with contextlib.suppress(LanceNamespaceError):  # without its database a server still tells of itself
-            body += maintenance.to_prometheus(call.catalog.maintenance)
         return Response(200, body, content_type=content_type.encode())
 
     reads = [
