@@ -325,11 +325,11 @@ import os, sys, time
 sys.modules["pyspark"] = sys.modules["py4j"] = None
 from pathlib import Path
 from lancehouse.jobs.job import JobProgress
-from lancehouse.jobs import sources
+from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import scans
 from tests.jobs.test_engines import JOBS, IngestFolder
 
-scans.MIN_TASK_ROWS, sources.LEAST_BYTES = 1, 64
+scans.MIN_TASK_ROWS, ingest_source.LEAST_BYTES = 1, 64
 folder, dies, *kinds = sys.argv[1:]
 record = JobProgress.record
 

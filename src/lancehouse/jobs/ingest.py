@@ -28,11 +28,11 @@ from lance_namespace.errors import (
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
 from lancehouse.jobs.lineage_events import DatasetName, Inputs, observe_run
-from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
+from lancehouse.jobs.sources.ingest_source import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
 from lancehouse.lake import commits
@@ -51,7 +51,7 @@ from lancehouse.lake.dataset import empty_dataset
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.modes import parse_choice
-from lancehouse.schema.blob_references import find_references, with_bytes
+from lancehouse.schema.blob_references import find_references, with_blobs, with_bytes
 from lancehouse.schema.walk import check_types, nullable_hint
 
 logger = logging.getLogger(__name__)

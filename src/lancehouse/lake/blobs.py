@@ -23,6 +23,7 @@ from lancehouse.identifiers import format_levels
 from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import MAIN, OFFSET_BITS, TableRef, require_below
 from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.schema.array_conversion import build_struct
 from lancehouse.schema.blob_references import REFERENCE, is_blob
 from lancehouse.schema.walk import field_ids
 
@@ -33,9 +34,6 @@ GAP_BYTES = 64 << 10
 """Blobs of one file that are less than this many bytes apart are read with one request."""
 
 Path = tuple[str, ...]
-
-_untyped: Any = pa
-"""pyarrow, for arguments that its type stubs lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +240,7 @@ def _to_references(source: Mapping[str, str | int | None], addresses: Any, descr
         columns[each.name] if each.name in columns else pa.repeat(pa.scalar(source[each.name], each.type), len(sizes))
         for each in REFERENCE
     ]
-    mask = described.is_null() if described.null_count else None
-    return _untyped.StructArray.from_arrays(children, fields=list(REFERENCE), mask=mask)
+    return build_struct(described, list(REFERENCE), children)
 
 
 def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:
@@ -257,7 +254,7 @@ def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[
         values = _map_blobs((*path, part.name), part, described, change)
         parts.append(values)
         fields.append(pa.field(part.name, values.type, part.nullable))
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+    return build_struct(array, fields, parts)
 
 
 def _group_ranges(ranges: Iterable[_BlobRange]) -> Iterator[list[_BlobRange]]:

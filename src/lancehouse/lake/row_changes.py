@@ -36,7 +36,8 @@ from lancehouse.lake.commits import (
 from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, find_field_ids
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
-from lancehouse.schema.array_conversion import narrow_floats
+from lancehouse.schema.array_conversion import build_struct, narrow_floats
+from lancehouse.schema.blob_references import to_blobs
 from lancehouse.schema.walk import nullable_hint, require_columns
 
 T = TypeVar("T")
@@ -268,18 +269,10 @@ def _cast_array(array: Any, field: Any) -> Any:
         return array.cast(dtype)
     if isinstance(dtype, pa.StructType):
         fields = [dtype.field(place) for place in range(dtype.num_fields)]
-        return _struct([_cast_array(array.field(child.name), child) for child in fields], fields, array)
+        return build_struct(array, fields, [_cast_array(array.field(child.name), child) for child in fields])
     if not isinstance(dtype, pa.BaseExtensionType):
         return array.cast(dtype)
-    data: Any = array.cast(pa.large_binary())
-    storage: Any = dtype.storage_type
-    storage_fields = list(storage)
-    absent = [pa.nulls(len(data), child.type) for child in storage_fields[1:]]
-    return dtype.wrap_array(_struct([data, *absent], storage_fields, data))
-
-
-def _struct(children: list[Any], fields: list[Any], like: Any) -> Any:
-    return pa.StructArray.from_arrays(children, fields=fields, mask=like.is_null())
+    return dtype.wrap_array(to_blobs(array, dtype.storage_type))
 
 
 def assign_row_ids(new_fragments: Sequence[NewFragment], ids: Any) -> list[NewFragment]:

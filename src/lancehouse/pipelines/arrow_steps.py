@@ -20,9 +20,9 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.jobs.column_functions import FOREIGN
-from lancehouse.jobs.sources.schemas import blob_field
 from lancehouse.pipelines.named_functions import NamedFunction
-from lancehouse.schema.walk import BLOB, EXTENSION
+from lancehouse.schema.blob_references import blob_field, has_blob_type
+from lancehouse.schema.walk import VIEWS
 
 _MASK = "kept"
 
@@ -203,7 +203,6 @@ _SETTINGS = {
     "datafusion.sql_parser.enable_ident_normalization": "false",
     "datafusion.sql_parser.parse_float_as_decimal": "false",
 }
-_VIEWS: Mapping[Any, Any] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 _WINDOW = re.compile(r"\bover\s*\(", re.IGNORECASE)
 _MISSING = re.compile(r"No field named (.+?)\.\s")
@@ -254,7 +253,7 @@ def _compute(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatc
             selected = frame.select(frame.parse_sql_expr(expression).alias(name))
             field = selected.schema().field(0)
             values = pa.Table.from_batches(selected.collect(), pa.schema([field])).column(0).combine_chunks()
-        dtype = _VIEWS.get(field.type, field.type)
+        dtype = VIEWS.get(field.type, field.type)
         fields.append(pa.field(name, dtype))
         arrays.append(values.cast(dtype))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -298,7 +297,7 @@ _MARK = b"lancehouse.blob"
 
 def to_binary_schema(schema: pa.Schema) -> pa.Schema:
     """Return the columns as steps see them, with binaries in place of blobs."""
-    return pa.schema([_to_binary_field(field) if is_blob(field) else field for field in schema])
+    return pa.schema([_to_binary_field(field) if has_blob_type(field) else field for field in schema])
 
 
 def to_blob_schema(schema: pa.Schema) -> pa.Schema:
@@ -316,13 +315,6 @@ def to_binary_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> I
     places = [place for place, field in enumerate(schema) if _is_marked(field)]
     for batch in batches:
         yield _to_binary_batch(batch, schema, places) if places else batch
-
-
-def is_blob(field: pa.Field[Any]) -> bool:
-    """Return whether a column holds blobs."""
-    dtype: Any = field.type
-    name = dtype.extension_name if isinstance(dtype, pa.BaseExtensionType) else None
-    return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
 
 
 def _to_binary_field(field: pa.Field[Any]) -> pa.Field[Any]:

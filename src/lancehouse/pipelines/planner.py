@@ -19,7 +19,7 @@ from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
 from lancehouse.jobs.lineage_events import Inputs
 from lancehouse.jobs.merge_keys import MergeRules
-from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
+from lancehouse.jobs.sources.ingest_source import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import FileLayout
@@ -439,10 +439,9 @@ class TableUnit(Unit):
     parts: tuple[FragmentRange, ...]
     key: str
     bytes: int = 0
-    rows: int | None = field(default=None)
 
-    def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Yield the rows in a schema; Lance decides about threads."""
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in a schema."""
         table, dataset = self.pinned.open()
         for batch in self.scan.batches(table, dataset, self.parts):
             yield conform(batch, schema, (), str(table))

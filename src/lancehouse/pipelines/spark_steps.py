@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_functions import FOREIGN
-from lancehouse.jobs.sources import IngestSource, Unit
+from lancehouse.jobs.sources.ingest_source import IngestSource, Unit
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.pipelines.arrow_steps import ArrowTransform, to_binary_batches, to_binary_schema, to_blob_schema
 from lancehouse.pipelines.named_functions import NamedFunction

@@ -20,7 +20,6 @@ from lancehouse.jobs.sources.formats import (
     COMPRESSIONS,
     UTF8,
     FilePart,
-    FilePiece,
     FileSurvey,
     ReadRequest,
     Tabular,
@@ -29,8 +28,8 @@ from lancehouse.jobs.sources.formats import (
     parse_integer,
     too_large_message,
 )
-from lancehouse.jobs.sources.schemas import replace_null_types, storage_type
-from lancehouse.schema.walk import map_children
+from lancehouse.jobs.sources.schemas import replace_null_types
+from lancehouse.schema.walk import map_children, storage_type
 
 
 class Delimited(Tabular):
@@ -48,7 +47,7 @@ class Delimited(Tabular):
             schema = reader.schema
             fields = [column.with_type(types.get(column.name, _widen_timestamp(column.type))) for column in schema]
         inferred = {column.name: column.type for column in schema if column.name not in types}
-        return FileSurvey(pa.schema(fields), (FilePiece(file.size),), dict(self._find_doubts(file, inferred)))
+        return FileSurvey(pa.schema(fields), (file.size,), dict(self._find_doubts(file, inferred)))
 
     def _find_doubts(self, file: SourceFile, inferred: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, dtype in inferred.items():
@@ -77,7 +76,7 @@ class Delimited(Tabular):
         column_types = types or {names[0]: pa.string()}  # some column must be read to count rows
         with (
             explain_type_errors(file, self.options),
-            self._open_reader(file, column_types, list(column_types), use_threads=wanted.use_threads) as reader,
+            self._open_reader(file, column_types, list(column_types), use_threads=True) as reader,
         ):
             yield from reader
 
@@ -159,7 +158,7 @@ class JsonLines(Tabular):
             for name, value in _large_integers(first).items()
             if name not in types or not _is_number(types[name])
         }
-        return FileSurvey(pa.schema(fields), (FilePiece(file.size),), doubts)
+        return FileSurvey(pa.schema(fields), (file.size,), doubts)
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows, parsed as the requested types where JSON has such values."""
@@ -169,7 +168,7 @@ class JsonLines(Tabular):
                 _infer_schema(part.file, block), _columns_in_file(part.file, wanted.schema)
             )
             with explain_type_errors(part.file, self.options):
-                rows = _parse_block(part.file, block, schema, use_threads=wanted.use_threads)
+                rows = _parse_block(part.file, block, schema)
             wanted.require_known(rows.schema.names, part.file)
             yield from rows.to_batches()
 
@@ -232,13 +231,13 @@ def _infer_schema(file: SourceFile, block: bytes) -> pa.Schema:
     return pa.schema([field.with_type(_times_to_text(field.type)) for field in _parse_block(file, block, None).schema])
 
 
-def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None, *, use_threads: bool = True) -> pa.Table:
+def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None) -> pa.Table:
     if block.lstrip().startswith(b"["):
         raise InvalidInputError(f"{file.name} is an array of JSON: write one object on each line instead")
     source: Any = pa.BufferReader(block)  # the stubs of read_json know files only
     return json.read_json(
         source,
-        json.ReadOptions(use_threads=use_threads, block_size=max(len(block), BLOCK_BYTES)),  # no line is cut
+        json.ReadOptions(block_size=max(len(block), BLOCK_BYTES)),  # no line is cut
         json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
     )
 
