@@ -30,11 +30,11 @@ from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, retry_changed_columns
 from lancehouse.jobs.lineage_events import DatasetName, Inputs, observe_run
 from lancehouse.jobs.sources.ingest_source import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
-from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
+from lancehouse.jobs.table_changes import evolve_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
     RUN,

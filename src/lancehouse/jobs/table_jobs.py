@@ -233,7 +233,8 @@ class TableJobs:
         if not levels:
             raise InvalidInputError("new_name: name at least one level")
         new_id = (*old_id[:-1], *levels) if len(levels) == 1 else (*self._parent, *levels)
-        table_changes.rename_table(self._calls, old_id, new_id)
+        where = {"new_table_name": new_id[-1], "new_namespace_id": list(new_id[:-1])}
+        self._calls.call("rename_table", old_id, **where)
 
     def schema(self, table: TableName, version: int | None = None, tag: str | None = None) -> Any:
         """Return the columns of a table, or of a version of it, as an Arrow schema."""
@@ -310,7 +311,7 @@ class TableJobs:
             TableVersionNotFoundError: there is no such version.
         """
         number, called = check_number("version", version), check_text("name", name)
-        table_changes.create_branch(self._calls, self._address(table), called, number)
+        self._calls.call("create_table_branch", self._address(table).id, name=called, from_version=number)
 
     def drop_branch(self, table: TableName, name: str) -> None:
         """Delete a branch with the data that only it has.

@@ -36,8 +36,8 @@ from lancehouse.lake.commits import find_version_of_run, is_reverted, require_st
 from lancehouse.lake.dataset import VersionSelector, empty_dataset
 from lancehouse.lake.row_changes import ADDRESS, ROW
 from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
-from lancehouse.pipelines.arrow_steps import to_blob_schema
 from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkPart
+from lancehouse.pipelines.steps import to_blob_schema
 from lancehouse.schema.blob_references import with_blobs, with_bytes
 from lancehouse.schema.definitions import definitions
 from lancehouse.schema.spark import with_vectors
