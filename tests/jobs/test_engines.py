@@ -32,10 +32,10 @@ from lancehouse.jobs import (
     TableJobs,
     TaskProgress,
     compaction,
-    sources,
     table_copy,
 )
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import commits, scans
 
 ROWS = 400
@@ -75,7 +75,7 @@ class IngestFolder:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IngestFolder:
     monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
-    monkeypatch.setattr(sources, "LEAST_BYTES", 64)
+    monkeypatch.setattr(ingest_source, "LEAST_BYTES", 64)
     made = IngestFolder(tmp_path)
     vectors = np.random.default_rng(7).random((ROWS, 8), np.float32)
     ids = pa.array(range(ROWS), pa.int64())

@@ -160,33 +160,20 @@ def run_ingest(
         ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
     """
     with observe_run("ingest", f"ingest {format_levels(address.id) or address.path}", inputs, address) as summary:
-        done = _run_ingest(engine, address, source, name, mode, how, transform, target)
+        if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+            return IngestResult(existing_version, None)
+        request = IngestRequest.of(address, source, name, mode, transform)
+        earlier = _list_earlier(request)
+        if (existing_version := _find_committed(request, earlier, how.run)) is not None:
+            return IngestResult(existing_version, None)
+
+        def attempt() -> IngestResult:
+            plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
+            return commit_units(plan, write_units(engine, plan))
+
+        done = retry_changed_columns(how, attempt)
         summary.rows = done.rows
         return done
-
-
-def _run_ingest(
-    engine: Engine,
-    address: TableAddress,
-    source: IngestSource,
-    name: Sequence[str],
-    mode: str,
-    how: WriteOptions,
-    transform: BatchTransform | None,
-    target: pa.Schema | None,
-) -> IngestResult:
-    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
-        return IngestResult(existing_version, None)
-    request = IngestRequest.of(address, source, name, mode, transform)
-    earlier = _list_earlier(request)
-    if (existing_version := _find_committed(request, earlier, how.run)) is not None:
-        return IngestResult(existing_version, None)
-
-    def attempt() -> IngestResult:
-        plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
-        return commit_units(plan, write_units(engine, plan))
-
-    return retry_changed_columns(how, attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from lancehouse.lake.dataset import VersionSelector
 from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import BLOB_FORMS
 from lancehouse.lake.search import Search, plan_search
-from lancehouse.lake.vector_search import SearchEffort
+from lancehouse.lake.vector_search import SearchEffort, require_count
 from lancehouse.schema.spark import parse_field, parse_schema
 from lancehouse.suggestions import suggest
 
@@ -1188,16 +1188,19 @@ def parse_search_options(call: str, k: Any, arguments: Mapping[str, Any]) -> Sea
         if name not in _SEARCHES:
             raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _SEARCHES)}")
     given = {name: arguments.get(name) for name in _SEARCHES}
-    return search_jobs.parse_search(
-        k=k,
+    effort = SearchEffort(given["nprobes"], given["refine_factor"], given["ef"])
+    require_count("k", k)
+    effort.check(k)
+    return Search(
+        int(k),
         column=some_text("column", given["column"]),
         text_column=some_text("text_column", given["text_column"]),
         filter=check_condition("filter", given["filter"]),
         columns=some_names("columns", given["columns"]),
         metric=some_text("metric", given["metric"]),
-        effort=SearchEffort(given["nprobes"], given["refine_factor"], given["ef"]),
+        effort=effort,
         prefilter=check_flag("prefilter", arguments.get("prefilter", True)),
-        hybrid=given["hybrid"],
+        weights=search_jobs.parse_weights(given["hybrid"]),
     )
 
 

@@ -15,13 +15,12 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
 from lancehouse.identifiers import format_levels
 from lancehouse.lake.confinement import require_no_link
-from lancehouse.lake.dataset import MAIN, OFFSET_BITS, TableRef, require_below
+from lancehouse.lake.dataset import MAIN, OFFSET_BITS, TableRef, open_files, require_below
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.schema.array_conversion import build_struct
 from lancehouse.schema.blob_references import REFERENCE, is_blob
@@ -155,7 +154,7 @@ class BlobReader:
 
     def _read_ranges(self, ranges: Sequence[_BlobRange]) -> Iterator[tuple[_BlobRange, bytes]]:
         for group in _group_ranges(ranges):
-            session = LanceFileSession(group[0].base, storage_options=self._storage_options)
+            session = open_files(group[0].base, self._storage_options)
             start = group[0].position
             end = max(found.position + found.size for found in group)
             data = session.read_range(group[0].file, start, end - start) if end > start else b""

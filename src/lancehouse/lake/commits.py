@@ -15,7 +15,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, FragmentWriteProgress, write_fragments
 from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import (
@@ -36,6 +35,7 @@ from lancehouse.lake.dataset import (
     delete_file,
     empty_dataset,
     find_field_ids,
+    open_files,
     translate_refusals,
 )
 from lancehouse.lake.errors import translate_errors
@@ -214,7 +214,7 @@ def find_lost_fragments(new_fragments: Collection[NewFragment], at: TableLocatio
     if not new_fragments:
         return set()
     with translate_errors(at.location, at.storage_options):
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         existing = set(session.list("data"))
 
     def is_whole(fragment: NewFragment) -> bool:
@@ -261,7 +261,7 @@ def _delete_files(files: Iterable[str], at: TableLocation) -> None:
     """Delete files, data files with their blobs, and folders with all that is in them."""
     options, root = dict(at.storage_options), local_folder(at.location)
     with translate_errors(at.location, options):
-        session = LanceFileSession(at.location, storage_options=options or None)
+        session = open_files(at.location, options)
         for file in files:
             below = [] if file.startswith("_deletions/") else session.list(file.removesuffix(".lance"))
             for path in (*below, *([file] if PurePosixPath(file).suffix else [])):

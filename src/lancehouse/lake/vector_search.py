@@ -14,6 +14,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.nearest_rows import NearestRows
 from lancehouse.lake.scans import FragmentRange, Scan
 from lancehouse.modes import parse_choice
 from lancehouse.schema.definitions import shown_columns
@@ -144,11 +145,10 @@ class VectorSearch:
 
     def search_parts(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> list[Hit]:
         """Return the nearest rows of some parts, by comparing all vectors."""
-        scan = Scan((self.column,), self.filter, with_row_id=True)
-        best: list[Hit] = []
-        for batch in scan.batches(table, dataset, parts):
-            best = best_hits([*best, *self._compare_batch(batch)], self.k)
-        return best
+        nearest = NearestRows(np.array([self.vector], np.float32), self.k, self.metric or METRICS[0])
+        nearest.add(Scan((self.column,), self.filter, with_row_id=True).batches(table, dataset, parts))
+        hits = nearest.hits()
+        return list(zip(hits.values.tolist(), hits.rows.tolist(), strict=True))
 
     def read_hits(self, table: TableRef, dataset: lance.LanceDataset, hits: Sequence[Hit]) -> pa.Table:
         """Read the rows that were found, nearest first."""
@@ -168,24 +168,6 @@ class VectorSearch:
 
     def _column_names(self, dataset: lance.LanceDataset) -> list[str]:
         return shown_columns(dataset.schema) if self.columns is None else list(self.columns)
-
-    def _compare_batch(self, batch: pa.RecordBatch) -> list[Hit]:
-        present = batch.filter(batch.column(0).is_valid())
-        vectors: Any = present.column(0)
-        matrix = np.asarray(vectors.flatten(), dtype=np.float32).reshape(len(vectors), -1)
-        distances = _distances(matrix, np.asarray(self.vector, np.float32), self.metric or METRICS[0])
-        rows = present.column(1).to_numpy()
-        close = _nearest(distances, self.k)
-        return [(float(distances[each]), int(rows[each])) for each in close if not np.isnan(distances[each])]
-
-
-def _nearest(distances: Any, k: int) -> Any:
-    """Return the places of the `k` least distances in order, the first of equal ones first; NaN is the greatest."""
-    if k >= len(distances):
-        return np.argsort(distances, kind="stable")
-    limit = np.partition(distances, k - 1)[k - 1]
-    near = np.arange(len(distances)) if np.isnan(limit) else np.flatnonzero(distances <= limit)
-    return near[np.argsort(distances[near], kind="stable")[:k]]
 
 
 def best_hits(hits: Sequence[Hit], k: int) -> list[Hit]:
@@ -218,13 +200,3 @@ def find_index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
     """Return the kind of a column's vector index, such as IVF_PQ; None if it has none."""
     kinds = (each.index_type.upper() for each in dataset.describe_indices() if list(each.field_names) == [column])
     return next((kind for kind in kinds if kind.startswith("IVF")), None)
-
-
-def _distances(matrix: Any, vector: Any, metric: str) -> Any:
-    if metric == "l2":
-        return ((matrix - vector) ** 2).sum(axis=1)
-    products = matrix @ vector
-    if metric == "dot":
-        return 1 - products
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return 1 - products / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(vector))

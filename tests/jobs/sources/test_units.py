@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from lance_namespace.errors import TableSchemaValidationError
 
 from lancehouse.jobs.sources import ingest_source
+from lancehouse.jobs.sources.formats import split_into_runs
 from lancehouse.jobs.sources.ingest_source import (
     OPENING_BYTES,
     group_by_size,
     joint_key,
     open_source,
-    split_into_runs,
     target_bytes,
 )
 from tests.jobs.sources.reading import read
