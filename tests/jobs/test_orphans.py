@@ -18,7 +18,7 @@ from lance_namespace import CreateTableVersionRequest
 from lance_namespace.errors import InternalError, InvalidInputError, InvalidTableStateError, TableNotFoundError
 
 from lancehouse.jobs import orphans
-from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
+from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.versions import list_manifests
@@ -28,7 +28,7 @@ from tests.clients.managed import (
     managed_by_lancehouse,
     stage_commit,
 )
-from tests.jobs.maintenance import Worn, worn_in
+from tests.jobs.maintenance import Worn, remove_orphans, worn_in
 from tests.lake.folder import rows
 from tests.lake.test_removal import ICEBERG, THEIRS, fill
 from tests.servers.lancehouse import Served

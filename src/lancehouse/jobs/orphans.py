@@ -19,7 +19,6 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import lance
-from lance.file import LanceFileSession
 from lance_namespace import BatchDeleteTableVersionsRequest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
@@ -27,7 +26,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.lake.commits import TableLocation, locate_table
-from lancehouse.lake.dataset import MAIN, TableRef, delete_file, parse_version
+from lancehouse.lake.dataset import MAIN, TableRef, delete_file, open_files, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.job_records import FOLDER as RECORDS
 from lancehouse.lake.manifests import Manifest, ManifestStore
@@ -178,26 +177,6 @@ def cleanup(
     return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=left)
 
 
-def remove_orphans(
-    table: TableRef, older_than: timedelta | None = None, *, dry_run: bool = False, no_writers: bool = False
-) -> Orphans:
-    """Remove the files that no version of any branch references, all in this process. See `plan` for the arguments.
-
-    Args:
-        table: the table, with all its branches.
-        older_than: minimum age of the files to remove.
-        dry_run: remove nothing, and return what would be removed.
-        no_writers: the caller guarantees that nobody writes to the table now.
-
-    Raises:
-        InvalidInputError: files of this age may still belong to a writer.
-    """
-    orphans = Orphans()
-    for chunk in plan(table, older_than, no_writers=no_writers):
-        orphans += parse_orphans(chunk) if dry_run else execute(table, chunk)
-    return orphans
-
-
 def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[str]:
     """Find the files that no version of any branch references, and yield tasks for `execute`, each of at most 1000
     files.
@@ -292,7 +271,7 @@ def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None
     with table.dataset() as dataset:
         named = set(_tracked_names(dataset, since))
     with translate_errors(table, at.storage_options):
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         files: list[str] = []
         for each in set(owners) - named:
             folder = each.partition("/")[0]
@@ -506,7 +485,7 @@ def _read_job_files(at: TableLocation) -> dict[str, set[str]]:
 
 def _list_files(at: TableLocation, folder: str) -> list[str]:
     with translate_errors(at.location, at.storage_options):
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         return [str(file) for file in session.list(folder)]
 
 
