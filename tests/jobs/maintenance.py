@@ -53,10 +53,10 @@ class Worn:
 def remove_orphans(
     table: TableRef, older_than: timedelta | None = None, *, dry_run: bool = False, no_writers: bool = False
 ) -> orphans.Orphans:
-    """What `run_removal` does, of any reference to a table, and chunk after chunk."""
+    """What `run_removal` does, of any reference to a table, and task after task."""
     found = orphans.Orphans()
-    for chunk in orphans.plan(table, older_than, no_writers=no_writers):
-        found += orphans.parse_orphans(chunk) if dry_run else orphans.execute(table, chunk)
+    for task in orphans.plan(table, older_than, no_writers=no_writers):
+        found += task.summarize() if dry_run else orphans.execute(table, task)
     return found
 
 
