@@ -19,7 +19,7 @@ from lancehouse.lake.vector_search import (
     SearchEffort,
     VectorSearch,
     best_hits,
-    find_index_kind,
+    find_vector_index,
     has_vector_index,
     resolve_vector_column,
 )
@@ -94,7 +94,9 @@ def recall(clustered: tuple[TableRef, lance.LanceDataset], effort: SearchEffort)
 
 
 def test_recall_of_a_quantized_index(clustered_table: tuple[TableRef, lance.LanceDataset]) -> None:
-    assert find_index_kind(clustered_table[1], "emb") == "IVF_PQ"
+    index = find_vector_index(clustered_table[1], "emb")
+    assert index is not None
+    assert index.kind == "IVF_PQ"
     assert recall(clustered_table, SearchEffort()) >= 0.9
     assert recall(clustered_table, SearchEffort(nprobes=1, refine_factor=1)) < 0.7
     assert recall(clustered_table, SearchEffort(nprobes=64, refine_factor=100)) == 1.0

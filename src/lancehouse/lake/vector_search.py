@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
+from operator import index as to_int
 from typing import Any
 
 import lance
@@ -69,9 +69,9 @@ class SearchEffort:
             refine = max(LEAST_REFINE, -(-LEAST_CANDIDATES // k))
             if self.ef is not None:  # a graph cannot return more candidates than it keeps
                 refine = min(refine, self.ef // k)
-        probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": index(self.nprobes)}
-        graph = {} if self.ef is None else {"ef": index(self.ef)}
-        return {**probes, "refine_factor": index(refine), **graph}
+        probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": to_int(self.nprobes)}
+        graph = {} if self.ef is None else {"ef": to_int(self.ef)}
+        return {**probes, "refine_factor": to_int(refine), **graph}
 
 
 def require_count(name: str, value: Any) -> None:
@@ -81,7 +81,7 @@ def require_count(name: str, value: Any) -> None:
         InvalidInputError: it is not.
     """
     try:
-        is_count = not isinstance(value, bool) and index(value) > 0
+        is_count = not isinstance(value, bool) and to_int(value) > 0
     except TypeError:
         is_count = False
     if not is_count:
@@ -111,8 +111,9 @@ class VectorSearch:
             parse_choice("metric", self.metric, *METRICS)
         require_count("k", self.k)
         self.effort.check(self.k)
-        kind = find_index_kind(dataset, self.column) if self.effort.ef is not None else None
-        if kind is not None and GRAPH not in kind:
+        index = find_vector_index(dataset, self.column) if self.effort.ef is not None else None
+        if index is not None and GRAPH not in index.kind.upper():
+            kind = index.kind.upper()
             raise InvalidInputError(f"{table}: ef is for an HNSW index, and that of {self.column} is {kind}")
         dtype = dataset.schema.field(self.column).type
         if not isinstance(dtype, pa.FixedSizeListType):
@@ -191,12 +192,27 @@ def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None
     return vectors[0]
 
 
+@dataclass(frozen=True, slots=True)
+class VectorIndex:
+    """The vector index of a column."""
+
+    name: str
+    kind: str
+    metric: str
+    fragments: frozenset[int]
+    """Ids of the fragments that it covers."""
+
+
+def find_vector_index(dataset: lance.LanceDataset, column: str) -> VectorIndex | None:
+    """Return the vector index of a column, or None."""
+    for index in dataset.describe_indices():
+        if list(index.field_names) == [column] and index.index_type.upper().startswith("IVF"):
+            covered = frozenset(fragment for segment in index.segments for fragment in segment.fragment_ids)
+            metric = str((index.details or {}).get("metric_type") or METRICS[0]).lower()
+            return VectorIndex(index.name, index.index_type, metric, covered)
+    return None
+
+
 def has_vector_index(dataset: lance.LanceDataset, column: str) -> bool:
     """Return whether a column has a vector index."""
-    return find_index_kind(dataset, column) is not None
-
-
-def find_index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
-    """Return the kind of a column's vector index, such as IVF_PQ; None if it has none."""
-    kinds = (each.index_type.upper() for each in dataset.describe_indices() if list(each.field_names) == [column])
-    return next((kind for kind in kinds if kind.startswith("IVF")), None)
+    return find_vector_index(dataset, column) is not None
