@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -493,12 +493,8 @@ def create_with_rows(table: TableRef, at: TableLocation, rows: RowSource) -> int
         CreateConflictError: there is a version already.
     """
     new_fragments = write_uncommitted(table, at, rows.to_reader(), mode="overwrite")
-    try:
+    with discard_if_refused(new_fragments, at):
         return create(table, at, rows.schema, new_fragments)
-    except LanceNamespaceError as error:
-        if is_refusal(error):
-            discard_fragments(new_fragments, at)
-        raise
 
 
 def commit(
@@ -591,6 +587,17 @@ def require_same_table(table: TableRef, base: int, expected_uuid: str) -> None:
 def is_refusal(error: LanceNamespaceError) -> bool:
     """Return whether this error of a commit means that it was certainly not made."""
     return not isinstance(error, CommitStateUnknownError | InternalError | ServiceUnavailableError | ThrottlingError)
+
+
+@contextmanager
+def discard_if_refused(new_fragments: Iterable[NewFragment], at: TableLocation) -> Iterator[None]:
+    """Delete the files of fragments if the commit in the block is refused; after any other error they stay."""
+    try:
+        yield
+    except LanceNamespaceError as error:
+        if is_refusal(error):
+            discard_fragments(new_fragments, at)
+        raise
 
 
 def find_version(

@@ -15,7 +15,6 @@ from lance.fragment import FragmentMetadata, RowIdSequence
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
-    LanceNamespaceError,
     TableSchemaValidationError,
 )
 
@@ -27,7 +26,6 @@ from lancehouse.lake.commits import (
     NewFragment,
     Properties,
     TableLocation,
-    discard_fragments,
     find_version,
     locate_table,
     parse_new_fragments,
@@ -377,8 +375,9 @@ def delete_in_batches(table: TableRef, where: str) -> int:
 
     def attempt() -> int:
         with table.dataset() as dataset:
-            change = delete_where(table, dataset, _fragment_ids(dataset), where)
-            return _commit_change(table, change, lambda at: commit_deletion(table, at, dataset, change, where))
+            change, at = delete_where(table, dataset, _fragment_ids(dataset), where), locate_table(table)
+            with commits.discard_if_refused(change.files, at):
+                return commit_deletion(table, at, dataset, change, where)
 
     return retry_conflicts(table, attempt)
 
@@ -393,22 +392,11 @@ def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]
             change = setting.update(
                 table, dataset, _fragment_ids(dataset), lambda rows: write_uncommitted(table, at, rows, mode="append")
             )
-            columns = setting.expressions
-            version = _commit_change(table, change, lambda at: commit_rewrite(table, at, dataset, change, columns))
-            return change.rows, version
+            at = locate_table(table)  # with new credentials: the rows may have taken long
+            with commits.discard_if_refused(change.files, at):
+                return change.rows, commit_rewrite(table, at, dataset, change, setting.expressions)
 
     return retry_conflicts(table, attempt)
-
-
-def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLocation], int]) -> int:
-    """Commit a change; delete its files if the commit is refused."""
-    at = locate_table(table)
-    try:
-        return commit(at)
-    except LanceNamespaceError as error:
-        if commits.is_refusal(error):
-            discard_fragments(change.files, at)
-        raise
 
 
 def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:
