@@ -249,7 +249,7 @@ def test_an_append_meanwhile_stays(kind: str, place: IngestFolder, engine: Engin
             lance.write_dataset(source(9000, 9001), place.table, mode="append")
         return commit(*arguments, **options)
 
-    columns = patch("lancehouse.jobs.columns_once.commit", somebody_appends)
+    columns = patch("lancehouse.jobs.columns.commit", somebody_appends)
     with patch("lancehouse.lake.commits.commit", somebody_appends), columns:
         JOBS[kind](place.jobs(engine), place.folder)
     assert place.open().count_rows("id = 9000") == 1

@@ -33,7 +33,7 @@ from lancehouse.jobs import search as search_jobs
 from lancehouse.jobs.address import PinnedVersion, TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
-from lancehouse.jobs.columns_once import Function, add_columns_once
+from lancehouse.jobs.columns import Function
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.jobs.index_building import BuiltIndex
 from lancehouse.jobs.job import ChangeResult, ReportFill, WriteOptions
@@ -614,7 +614,7 @@ class TableJobs:
         if not any(map(is_column_function, columns.values())):
             if how:
                 raise InvalidInputError(f"{', '.join(how)}: only for functions that @lancehouse.column has marked")
-            return add_columns_once(self._engine, self._address(table), columns, reads)
+            return columns_jobs.add_columns_once(self._engine, self._address(table), columns, reads)
         if reads is not None:
             raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
         functions = parse_functions(columns)
