@@ -21,6 +21,7 @@ from lance_namespace.errors import (
 
 from lancehouse.jobs.sources import formats
 from lancehouse.jobs.sources.ingest_source import open_source
+from lancehouse.jobs.sources.text import BLOCK_BYTES
 from tests.jobs.sources.reading import read, rows
 
 NESTED = pa.table(
@@ -380,7 +381,7 @@ def test_compressed_text(tmp_path: Path, kind: str, ending: str) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_text_of_several_blocks(tmp_path: Path, kind: str) -> None:
-    count = formats.BLOCK_BYTES // 4
+    count = BLOCK_BYTES // 4
     first = "a\n" if kind == "csv" else ""
     line = "{}\n" if kind == "csv" else '{{"a": {}}}\n'
     (tmp_path / f"a.{kind}").write_text(first + "".join(line.format(number) for number in range(count)))
@@ -391,7 +392,7 @@ def test_text_of_several_blocks(tmp_path: Path, kind: str) -> None:
 
 
 def test_csv_that_changes_later(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a\n" + "1\n" * formats.BLOCK_BYTES + "x\n")
+    (tmp_path / "a.csv").write_text("a\n" + "1\n" * BLOCK_BYTES + "x\n")
     with pytest.raises(TableSchemaValidationError, match=f"{tmp_path}/a.csv does not fit the types of its first 4 MB"):
         read(open_source(tmp_path))
     text = pa.schema([("a", pa.string())])

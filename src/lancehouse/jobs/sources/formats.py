@@ -25,7 +25,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.credentials import EXPIRES, REGIONS, SECRETS, SPELLINGS, TUNING
-from lancehouse.jobs.sources.file_listing import SourceFile, translate_read_errors, wrong_encoding_message
+from lancehouse.jobs.sources.file_listing import SourceFile, translate_read_errors
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake.chunked_scan import group_up_to
 from lancehouse.schema.blob_references import blob_field, to_blobs
@@ -217,10 +217,6 @@ _EXPECTED: Mapping[str, str] = {
 ALL_OPTIONS = tuple(_PARSERS)
 
 
-COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
-"""Extensions of compressed text files that pyarrow reads as a stream."""
-
-
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
     """What is known of a file before its rows are read."""
@@ -271,10 +267,6 @@ class ReadRequest:
             )
 
 
-BLOCK_BYTES = 4 << 20
-"""Size of the blocks in which text is read; types are inferred from the first block of a file."""
-
-
 @dataclass(frozen=True)
 class Format(ABC):
     """How files of one format are surveyed and read; can be sent to other processes."""
@@ -322,52 +314,6 @@ class Tabular(Format):
     @abstractmethod
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the file's own types, with the requested columns and perhaps others."""
-
-
-_DIGITS = 100
-_NOT_TEXT = "invalid UTF8"
-"""Part of pyarrow's message for bytes that are not valid text."""
-
-
-@contextmanager
-def explain_type_errors(file: SourceFile, options: TextOptions) -> Iterator[None]:
-    """Replace pyarrow's error for text that does not fit its type by one that says where the types come from.
-
-    Raises:
-        InvalidInputError: the file is not in the given encoding.
-        TableSchemaValidationError: a value has another type.
-    """
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        if _NOT_TEXT in str(error):
-            raise InvalidInputError(wrong_encoding_message(file.name, options.encoding)) from error
-        raise TableSchemaValidationError(
-            f"{file.name} does not fit the types of its first {BLOCK_BYTES >> 20} MB, or of the table: {error}; give a "
-            "type that fits, such as options={'types': {'column': 'string'}}, or create the table with such types and "
-            "append to it"
-        ) from error
-
-
-def parse_integer(digits: str) -> int:
-    """Parse an integer, truncated to 100 digits.
-
-    That is enough to see that it exceeds 64 bits; Python refuses to parse integers of thousands of digits.
-    """
-    return int(digits.strip()[:_DIGITS])
-
-
-def is_large(number: float) -> bool:
-    """Return whether a number is out of the range of 64-bit integers."""
-    return not -(2**63) <= number < 2**63
-
-
-def too_large_message(column: str, value: str) -> str:
-    """Return the error message for integers that exceed 64 bits, and that a double would round."""
-    return (
-        f"column {column} has integers of more than 64 bits, such as {value}: give its type, such as "
-        f"options={{'types': {{'{column}': 'decimal(38,0)'}}}}"
-    )
 
 
 # Parquet, Arrow and images
