@@ -9,7 +9,7 @@ import base64
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -644,10 +644,14 @@ def _call_functions(
     functions: Mapping[str, Function], batch: pa.RecordBatch, schema: pa.Schema | None = None
 ) -> pa.RecordBatch:
     arrays: dict[str, Any] = {}
-    for name, array in _call_each(functions, batch):
+    for name, function in functions.items():
+        array = function(batch)
+        if not isinstance(array, pa.Array | pa.ChunkedArray):
+            raise InvalidInputError(f"column {name}: its function gave {type(array).__name__}, not an Arrow array")
         if len(array) != batch.num_rows:
             raise InvalidInputError(f"column {name}: of {batch.num_rows} rows its function made {len(array)} values")
-        arrays[name] = array if schema is None else _cast_to_sampled_type(name, array, schema.field(name).type)
+        whole = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        arrays[name] = whole if schema is None else _cast_to_sampled_type(name, whole, schema.field(name).type)
     return pa.record_batch(arrays)
 
 
@@ -659,14 +663,6 @@ def _cast_to_sampled_type(name: str, array: Any, dtype: pa.DataType) -> Any:
             f"column {name}: its function gave {array.type}, but {dtype} of the first {SAMPLE} rows; have it give one "
             f"type always ({error})"
         ) from error
-
-
-def _call_each(functions: Mapping[str, Function], batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
-    for name, function in functions.items():
-        array = function(batch)
-        if not isinstance(array, pa.Array | pa.ChunkedArray):
-            raise InvalidInputError(f"column {name}: its function gave {type(array).__name__}, not an Arrow array")
-        yield name, array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _fragment_digest(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> str:

@@ -923,33 +923,26 @@ class TableJobs:
         )
 
     def _run_on(self, table: TableName | None, namespace: TableName | None, work: Callable[[TableAddress], T]) -> Any:
+        """Return the result of a table; or for a namespace that of each table below it, or its error, by the id.
+
+        The failure of one table does not stop the others.
+
+        Raises:
+            JobCancelledError: the caller cancelled the job; tables that were done stay done.
+        """
         if (table is None) == (namespace is None):
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
             return work(self._address(table))
-        return _run_on_tables(self._connection, self._namespace_id("namespace", namespace), work)
-
-
-def _run_on_tables(
-    connection: Connection | LanceNamespace, namespace: Sequence[str], work: Callable[[TableAddress], T]
-) -> dict[str, T | LanceNamespaceError]:
-    """Call `work` for all tables in a namespace and below it; the failure of one table does not stop the others.
-
-    Returns:
-        The result for each table, or the error, by the table's id.
-
-    Raises:
-        JobCancelledError: the caller cancelled the job; tables that were done stay done.
-    """
-    outcomes: dict[str, T | LanceNamespaceError] = {}
-    for address in list_tables(connection, namespace):
-        try:
-            outcomes[format_levels(address.id)] = work(address)
-        except JobCancelledError:
-            raise
-        except LanceNamespaceError as error:
-            outcomes[format_levels(address.id)] = error
-    return outcomes
+        outcomes: dict[str, T | LanceNamespaceError] = {}
+        for address in list_tables(self._connection, self._namespace_id("namespace", namespace)):
+            try:
+                outcomes[format_levels(address.id)] = work(address)
+            except JobCancelledError:
+                raise
+            except LanceNamespaceError as error:
+                outcomes[format_levels(address.id)] = error
+        return outcomes
 
 
 def measure_largest_table(connection: Connection | LanceNamespace, namespace: Sequence[str]) -> int:
