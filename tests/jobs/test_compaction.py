@@ -186,5 +186,5 @@ def test_indices_from_another_branch(plain: Worn) -> None:
 def test_indices_from_another_branch_whose_change_is_deferred(plain: Worn) -> None:
     plain.open().create_scalar_index("id", "BTREE")
     side = on_branch(plain)
-    commit(side.ref, results_of(side, plan(side.ref, defer_index_remap=True)), defer_index_remap=True)
+    commit(side.ref, results_of(side, plan(side.ref, defer_index_remap=True)), {"defer_index_remap": True})
     assert side.open().to_table(filter="id = 33", columns=["id"]) == pa.table({"id": [33]})

@@ -69,7 +69,7 @@ def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> C
     with job.clean_up_after(used):
         results = engine.run(tasks, work)
         used += _pieces(results)
-        return commit(table, results, **options)
+        return commit(table, results, options)
 
 
 def _pieces(results: Sequence[str]) -> list[NewFragment]:
@@ -108,14 +108,14 @@ def execute(table: TableRef, task: str) -> str:
         return str(work.execute(dataset).json())
 
 
-def commit(table: TableRef, results: Sequence[str], **options: Any) -> CompactionResult:
-    """Commit the results of the tasks of a plan as one version. Rows that others append meanwhile stay.
+def commit(table: TableRef, results: Sequence[str], options: dict[str, Any] | None = None) -> CompactionResult:
+    """Commit the results of the tasks of a plan, with its options, as one version. Rows that others append stay.
 
     Raises:
         ConcurrentModificationError: others have changed what was compacted.
     """
     with explain_conflict(table, "the compaction"), table.dataset() as dataset:
-        metrics = Compaction.commit(dataset, list(map(RewriteResult.from_json, results)), options)
+        metrics = Compaction.commit(dataset, list(map(RewriteResult.from_json, results)), options or {})
     counts = ("fragments_removed", "fragments_added", "files_removed", "files_added")
     return CompactionResult(version=dataset.version, **{count: getattr(metrics, count) for count in counts})
 
