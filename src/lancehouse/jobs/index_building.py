@@ -1,11 +1,11 @@
-"""Build, merge and optimize the indices of one table, split into tasks that can run in any process.
+"""Build and optimize the indices of one table, split into tasks that can run in any process.
 
 `create_index` is the whole job: `plan` splits the work, `train` computes the model that the tasks of a vector index
 share, `execute` builds one part in any process, and `commit` makes one index of all results.
 
-Each part becomes a segment of the index, and a search looks into all segments. Two kinds
-are not split: scalar quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give
-their parts a common scale, without which searches miss much of what they should find.
+Each part becomes a segment of the index, and a search looks into all segments. Two kinds are not split: scalar
+quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give their parts a common
+scale, without which searches miss much of what they should find.
 """
 
 from __future__ import annotations
