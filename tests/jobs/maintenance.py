@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,6 +11,8 @@ import lance
 import pyarrow as pa
 from lance_namespace import CreateTableRequest
 
+from lancehouse.jobs import orphans
+from lancehouse.jobs.address import TableAddress
 from lancehouse.lake.dataset import TableRef
 from tests.clients.managed import ManagedCatalog
 from tests.lake.folder import rows, stream
@@ -22,6 +25,11 @@ class Worn:
     ref: TableRef
     folder: Path
     house: ManagedCatalog | None = None
+
+    @property
+    def address(self) -> TableAddress:
+        """As jobs take it."""
+        return TableAddress(self.ref.namespace, self.ref.id, self.ref.location)
 
     def open(self) -> lance.LanceDataset:
         """As somebody else sees it."""
@@ -40,6 +48,16 @@ class Worn:
         """See that a catalog agrees with storage."""
         if self.house:
             self.house.check(list(self.ref.id))
+
+
+def remove_orphans(
+    table: TableRef, older_than: timedelta | None = None, *, dry_run: bool = False, no_writers: bool = False
+) -> orphans.Orphans:
+    """What `run_removal` does, of any reference to a table, and task after task."""
+    found = orphans.Orphans()
+    for task in orphans.plan(table, older_than, no_writers=no_writers):
+        found += task.summarize() if dry_run else orphans.execute(table, task)
+    return found
 
 
 def worn_path(folder: Path, fragments: int = 6, each: int = 10) -> Worn:

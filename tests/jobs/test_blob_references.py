@@ -25,10 +25,10 @@ from lance_namespace.errors import (
 from lancehouse.connection import Connection
 from lancehouse.jobs import LocalEngine, TableJobs, blob_references
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.lake.dataset import TableRef, VersionSelector
 from lancehouse.lake.scans import FragmentRange, Scan
-from lancehouse.schema.blob_references import REFERENCE, is_reference, with_bytes
+from lancehouse.schema.blob_references import REFERENCE, is_reference, with_blobs, with_bytes
 from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
 
 BLOBS = [b"first", None, b"", b"x" * 100_000, b"y" * 300_000, b"deleted", b"last"]

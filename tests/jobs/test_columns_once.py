@@ -18,7 +18,7 @@ from lance_namespace.errors import (
     TableSchemaValidationError,
 )
 
-from lancehouse.jobs.columns_once import (
+from lancehouse.jobs.columns import (
     AddedColumns,
     ColumnsToAdd,
     Function,

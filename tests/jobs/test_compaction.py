@@ -16,12 +16,12 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.jobs.compaction import CompactionPlan, CompactionResult, commit, discard, execute, plan
+from lancehouse.jobs.compaction import CompactionResult, commit, compact, execute, plan
+from lancehouse.jobs.engine import LocalEngine
 from lancehouse.lake.dataset import TableRef
 from tests.clients.managed import managed_by_lancehouse
 from tests.jobs.maintenance import Worn, worn_in
 from tests.lake.folder import rows
-from tests.lake.test_removal import fill
 from tests.servers.lancehouse import Served
 
 Change = Callable[[lance.LanceDataset], object]
@@ -36,14 +36,14 @@ def sizes(dataset: lance.LanceDataset) -> list[int]:
     return [fragment.count_rows() for fragment in dataset.get_fragments()]
 
 
-def results_of(table: Worn, made: CompactionPlan) -> list[str]:
-    return [execute(table.ref, task) for task in made.tasks]
+def results_of(table: Worn, tasks: list[str]) -> list[str]:
+    return [execute(table.ref, task) for task in tasks]
 
 
 def test_pieces(worn_table: Worn) -> None:
-    made = plan(worn_table.ref, 20)
-    assert (made.version, len(made.tasks)) == (6, 3)
-    results = results_of(worn_table, made)
+    tasks = plan(worn_table.ref, 20)
+    assert len(tasks) == 3
+    results = results_of(worn_table, tasks)
     assert worn_table.open().version == 6
     done = commit(worn_table.ref, results)
     assert done == CompactionResult(worn_table.open().version, 6, 3, 6, 3)
@@ -53,17 +53,15 @@ def test_pieces(worn_table: Worn) -> None:
 
 
 def test_some_of_the_results(worn_table: Worn) -> None:
-    first, *others = results_of(worn_table, plan(worn_table.ref, 20))
+    first, *_ = results_of(worn_table, plan(worn_table.ref, 20))
     commit(worn_table.ref, [first])
-    discard(worn_table.ref, others)
     assert sorted(sizes(worn_table.open())) == [10, 10, 10, 10, 20]
     assert ids(worn_table) == list(range(60))
 
 
 def test_nothing_to_do(worn_table: Worn) -> None:
-    made = plan(worn_table.ref, 10)
-    assert made == CompactionPlan(6, [])
-    assert commit(worn_table.ref, []) == CompactionResult(6)
+    assert plan(worn_table.ref, 10) == []
+    assert compact(LocalEngine(1), worn_table.address, {"target_rows_per_fragment": 10}) == CompactionResult(6)
     assert worn_table.open().version == 6
 
 
@@ -112,48 +110,13 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_others_have_changed(worn_table: Worn, change: str) -> None:
-    before = worn_table.files("data")
     results = results_of(worn_table, plan(worn_table.ref))
-    [written] = worn_table.files("data") - before
     CHANGES[change](worn_table.open())
     expected = ids(worn_table)
     with pytest.raises(ConcurrentModificationError, match=rf"\({change}\) meanwhile.* plan it again") as raised:
         commit(worn_table.ref, results)
     assert raised.value.code == 14
-    assert written not in worn_table.files("data")
     assert ids(worn_table) == expected
-
-
-def test_discarding(tmp_path: Path) -> None:
-    location = str(tmp_path / "t")
-    fill(location)
-    table = Worn(TableRef(location), tmp_path / "t")
-    before = table.files("data")
-    results = results_of(table, plan(table.ref))
-    assert {Path(file).suffix for file in table.files("data") - before} == {".lance", ".blob"}
-    discard(table.ref, results)
-    assert table.files("data") == before
-    discard(table.ref, results)
-    discard(table.ref, [])
-
-
-def test_discarding_what_was_committed(worn_table: Worn) -> None:
-    results = results_of(worn_table, plan(worn_table.ref))
-    commit(worn_table.ref, results)
-    worn_table.append(rows(1, 100))
-    discard(worn_table.ref, results)
-    assert ids(worn_table) == [*range(60), 100]
-
-
-def test_results_that_do_not_go_together(plain: Worn) -> None:
-    made = plan(plain.ref, 20)
-    first, *_ = results_of(plain, made)
-    with pytest.raises(InvalidInputError, match="several results of one task"):
-        commit(plain.ref, [first, execute(plain.ref, made.tasks[0])])
-    plain.append(rows(1, 100))
-    with pytest.raises(InvalidInputError, match="different plans"):
-        commit(plain.ref, [first, *results_of(plain, plan(plain.ref))])
-    assert ids(plain) == [*range(60), 100]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +137,8 @@ def test_options_that_cannot_be(plain: Worn, options: dict[str, Any]) -> None:
 
 
 def test_options(plain: Worn) -> None:
-    [task] = plan(plain.ref, max_source_fragments=3, target_rows_per_fragment=30).tasks
-    assert len(json.loads(json.loads(task)["task"])["task"]["fragments"]) == 3
+    [task] = plan(plain.ref, max_source_fragments=3, target_rows_per_fragment=30)
+    assert len(json.loads(task)["task"]["fragments"]) == 3
 
 
 def test_what_cannot_be_compacted(plain: Worn, tmp_path: Path) -> None:
@@ -201,13 +164,12 @@ def test_a_branch(worn_table: Worn) -> None:
     assert len(sizes(worn_table.open())) == 6
 
 
-def test_discarding_on_a_branch(plain: Worn) -> None:
+def test_what_others_have_changed_on_a_branch(plain: Worn) -> None:
     side = on_branch(plain)
     results = results_of(side, plan(side.ref))
     side.open().delete("id = 3")
     with pytest.raises(ConcurrentModificationError):
         commit(side.ref, results)
-    assert side.files("tree/side/data") == set()
     assert ids(side) == [*range(3), *range(4, 60)]
 
 
@@ -224,5 +186,5 @@ def test_indices_from_another_branch(plain: Worn) -> None:
 def test_indices_from_another_branch_whose_change_is_deferred(plain: Worn) -> None:
     plain.open().create_scalar_index("id", "BTREE")
     side = on_branch(plain)
-    commit(side.ref, results_of(side, plan(side.ref, defer_index_remap=True)))
+    commit(side.ref, results_of(side, plan(side.ref, defer_index_remap=True)), {"defer_index_remap": True})
     assert side.open().to_table(filter="id = 33", columns=["id"]) == pa.table({"id": [33]})

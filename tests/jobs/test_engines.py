@@ -32,10 +32,10 @@ from lancehouse.jobs import (
     TableJobs,
     TaskProgress,
     compaction,
-    sources,
     table_copy,
 )
 from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import commits, scans
 
 ROWS = 400
@@ -75,7 +75,7 @@ class IngestFolder:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IngestFolder:
     monkeypatch.setattr(scans, "MIN_TASK_ROWS", 1)
-    monkeypatch.setattr(sources, "LEAST_BYTES", 64)
+    monkeypatch.setattr(ingest_source, "LEAST_BYTES", 64)
     made = IngestFolder(tmp_path)
     vectors = np.random.default_rng(7).random((ROWS, 8), np.float32)
     ids = pa.array(range(ROWS), pa.int64())
@@ -249,7 +249,7 @@ def test_an_append_meanwhile_stays(kind: str, place: IngestFolder, engine: Engin
             lance.write_dataset(source(9000, 9001), place.table, mode="append")
         return commit(*arguments, **options)
 
-    columns = patch("lancehouse.jobs.columns_once.commit", somebody_appends)
+    columns = patch("lancehouse.jobs.columns.commit", somebody_appends)
     with patch("lancehouse.lake.commits.commit", somebody_appends), columns:
         JOBS[kind](place.jobs(engine), place.folder)
     assert place.open().count_rows("id = 9000") == 1
@@ -325,11 +325,11 @@ import os, sys, time
 sys.modules["pyspark"] = sys.modules["py4j"] = None
 from pathlib import Path
 from lancehouse.jobs.job import JobProgress
-from lancehouse.jobs import sources
+from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import scans
 from tests.jobs.test_engines import JOBS, IngestFolder
 
-scans.MIN_TASK_ROWS, sources.LEAST_BYTES = 1, 64
+scans.MIN_TASK_ROWS, ingest_source.LEAST_BYTES = 1, 64
 folder, dies, *kinds = sys.argv[1:]
 record = JobProgress.record
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +19,17 @@ from lance_namespace.errors import (
     TableNotFoundError,
 )
 
+from lancehouse.jobs.address import TableAddress
+from lancehouse.jobs.engine import LocalEngine
 from lancehouse.jobs.index_building import (
     BuiltIndex,
+    IndexBuild,
     check_buildable,
     commit,
-    discard,
+    create_index,
     execute,
     find_index,
-    merge,
+    needs_model,
     optimize,
     plan,
     train,
@@ -69,11 +71,18 @@ def fragments() -> tuple[int, int]:
     return 4, 100
 
 
-def build_index(table: TableRef, column: str, kind: str, name: str | None = None, **how: Any) -> list[str]:
-    """The results of all tasks."""
-    made = plan(table, column, kind, name, **{**SPLIT, **how})
-    model = None if made.training is None else train(table, made.training)
-    return [execute(table, task, model) for task in made.tasks]
+def build_index(
+    table: TableRef, column: str, kind: str, name: str | None = None, **how: Any
+) -> tuple[IndexBuild, list[str]]:
+    """A task, and the results of all."""
+    tasks = plan(table, column, kind, name, **{**SPLIT, **how})
+    model = train(table, tasks[0]) if needs_model(tasks) else None
+    return tasks[0], [execute(table, task, model) for task in tasks]
+
+
+def create(table: Worn, column: str, kind: str) -> BuiltIndex:
+    """The whole job, which leaves nothing but the index."""
+    return create_index(LocalEngine(3), table.address, column, kind, None, False, {"rows_per_task": 1})
 
 
 def indices(table: Worn) -> dict[str, Any]:
@@ -85,14 +94,10 @@ def covered_fragments(index: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(("column", "kind", "params", "query"), SCALAR)
-@pytest.mark.parametrize("is_merged", [False, True])
-def test_values(
-    plain: Worn, column: str, kind: str, params: dict[str, Any], query: dict[str, Any], is_merged: bool
-) -> None:
+def test_values(plain: Worn, column: str, kind: str, params: dict[str, Any], query: dict[str, Any]) -> None:
     expected = plain.open().to_table(**query)
-    results = build_index(plain.ref, column, kind, **params)
-    made = commit(plain.ref, [merge(plain.ref, results)] if is_merged else results)
-    assert made == BuiltIndex(plain.open().version, f"{column}_idx", 1 if is_merged else 3)
+    made = commit(plain.ref, *build_index(plain.ref, column, kind, **params))
+    assert made == BuiltIndex(plain.open().version, f"{column}_idx", 3)
     assert covered_fragments(indices(plain)[made.name]) == [0, 1, 2, 3]
     found = plain.open().scanner(**query)
     assert f"@{column}_idx" in found.explain_plan()
@@ -100,10 +105,8 @@ def test_values(
     assert expected.num_rows > 0
 
 
-@pytest.mark.parametrize("is_merged", [False, True])
-def test_text(plain: Worn, is_merged: bool) -> None:
-    results = build_index(plain.ref, "s", "INVERTED", with_position=True)
-    commit(plain.ref, [merge(plain.ref, results)] if is_merged else results)
+def test_text(plain: Worn) -> None:
+    commit(plain.ref, *build_index(plain.ref, "s", "INVERTED", with_position=True))
     found = plain.open().to_table(full_text_query="word3", columns=["id"])["id"].to_pylist()
     assert sorted(found) == list(range(3, 400, 7))
     assert indices(plain)["s_idx"].details["with_position"] is True
@@ -112,7 +115,7 @@ def test_text(plain: Worn, is_merged: bool) -> None:
 def test_beside_blobs_and_in_any_case(tmp_path: Path) -> None:
     fill(str(tmp_path / "t"))
     table = TableRef(str(tmp_path / "t"))
-    commit(table, build_index(table, "ID", "BITMAP", "other"))
+    commit(table, *build_index(table, "ID", "BITMAP", "other"))
     assert [index.field_names for index in table.open().describe_indices()] == [["id"], ["id"]]
 
 
@@ -120,7 +123,7 @@ def test_text_within_lists(tmp_path: Path) -> None:
     data = pa.table({"docs": [[{"text": "one"}, {"text": "two"}], [{"text": "three"}]]})
     lance.write_dataset(data, str(tmp_path / "t"))
     table = TableRef(str(tmp_path / "t"))
-    commit(table, build_index(table, "docs.text", "FTS"))
+    commit(table, *build_index(table, "docs.text", "FTS"))
     assert [index.field_names for index in table.open().describe_indices()] == [["docs.item.text"]]
 
 
@@ -130,13 +133,13 @@ def test_places(tmp_path: Path) -> None:
     for mode in ("create", "append"):
         lance.write_dataset(pa.table([points], schema=pa.schema([point])), str(tmp_path / "t"), mode=mode)
     table = TableRef(str(tmp_path / "t"))
-    commit(table, build_index(table, "at", "RTREE"))
+    commit(table, *build_index(table, "at", "RTREE"))
     assert [covered_fragments(index) for index in table.open().describe_indices()] == [[0, 1]]
 
 
 def test_through_a_catalog(worn_table: Worn) -> None:
-    assert commit(worn_table.ref, build_index(worn_table.ref, "id", "BTREE")).version == 5
-    assert commit(worn_table.ref, build_index(worn_table.ref, "v", "IVF_FLAT")).version == 6
+    assert create(worn_table, "id", "BTREE").version == 5
+    assert create(worn_table, "v", "IVF_FLAT").version == 6
     assert worn_table.open().to_table(filter="id = 333", columns=["id"]) == pa.table({"id": [333]})
     worn_table.check()
     assert worn_table.files("_staging") == set()
@@ -182,26 +185,24 @@ def test_recall(uneven: str, kind: str, metric: str, pieces: int) -> None:
     if kind.endswith("PQ"):
         params["num_sub_vectors"] = 8
 
-    results = build_index(table, "v", kind, name="ours", replace=True, **params)
+    build, results = build_index(table, "v", kind, name="ours", replace=True, **params)
     assert len(results) == pieces
-    commit(table, results)
+    commit(table, build, results)
     assert "name=ours" in table.open().scanner(nearest={"column": "v", "q": [0.0] * WIDTH, "k": 3}).explain_plan()
     ours = found_by(table.open(), plainly)
-    commit(table, [merge(table, build_index(table, "v", kind, name="ours", replace=True, **params))])
-    merged = found_by(table.open(), plainly)
     table.open().drop_index("ours")
 
     table.open().create_index("v", kind, name="theirs", **params)
     theirs = found_by(table.open(), plainly)
     table.open().drop_index("theirs")
 
-    recall = [len(found & exact) / len(exact) for found in (ours, merged, theirs)]
-    assert min(recall[:2]) > recall[2] - 0.1, recall
+    recall = [len(found & exact) / len(exact) for found in (ours, theirs)]
+    assert recall[0] > recall[1] - 0.1, recall
 
 
 def test_defaults_of_vectors(uneven: str) -> None:
     table = TableRef(uneven)
-    commit(table, build_index(table, "v", "vector", name="ours", target_partition_size=100))
+    commit(table, *build_index(table, "v", "vector", name="ours", target_partition_size=100))
     [stats] = [table.open().stats.index_stats("ours")]
     details = next(index for index in table.open().describe_indices() if index.name == "ours").details
     table.open().drop_index("ours")
@@ -222,10 +223,10 @@ def test_vectors_of_other_types(tmp_path: Path) -> None:
     for mode in ("create", "append"):
         lance.write_dataset(data, str(tmp_path / "t"), mode=mode)
     table = TableRef(str(tmp_path / "t"))
-    commit(table, build_index(table, "half", "IVF_PQ", "half", num_sub_vectors=4))
-    commit(table, build_index(table, "byte", "IVF_FLAT", "byte", metric="hamming"))
-    commit(table, build_index(table, "many", "IVF_PQ", "many", metric="cosine"))
-    commit(table, build_index(table, "inner.`a.b`", "IVF_FLAT", "inner"))
+    commit(table, *build_index(table, "half", "IVF_PQ", "half", num_sub_vectors=4))
+    commit(table, *build_index(table, "byte", "IVF_FLAT", "byte", metric="hamming"))
+    commit(table, *build_index(table, "many", "IVF_PQ", "many", metric="cosine"))
+    commit(table, *build_index(table, "inner.`a.b`", "IVF_FLAT", "inner"))
     made = {index.name: (len(index.segments), index.num_rows_indexed) for index in table.open().describe_indices()}
     assert made == dict.fromkeys(("half", "byte", "many", "inner"), (2, 600))
 
@@ -237,13 +238,10 @@ def test_in_a_store(s3: Bucket) -> None:
         mode = "append" if number else "create"
         lance.write_dataset(data, location, mode=mode, storage_options=dict(s3.options))
     table = TableRef(location, s3.options)
-    results = build_index(table, "v", "IVF_PQ", num_partitions=2)
-    assert len(s3.keys("a b/t/_staging/")) == 1
-    commit(table, results)
+    address = TableAddress(path=location, storage_options=tuple(s3.options.items()))
+    built = create_index(LocalEngine(2), address, "v", "IVF_PQ", None, False, {"num_partitions": 2, "rows_per_task": 1})
+    assert built.segments == 2
     assert s3.keys("a b/t/_staging/") == []
-    before = s3.keys()
-    discard(table, build_index(table, "v", "IVF_PQ", replace=True))
-    assert s3.keys() == before
     assert table.open().describe_indices()[0].num_rows_indexed == 600
 
 
@@ -266,10 +264,10 @@ IN_THE_WAY: dict[str, Callable[[Worn], object]] = {
 
 @pytest.mark.parametrize("change", HARMLESS)
 def test_changes_that_do_not_matter(worn_table: Worn, change: str) -> None:
-    results = build_index(worn_table.ref, "id", "BTREE")
+    built = build_index(worn_table.ref, "id", "BTREE")
     HARMLESS[change](worn_table)
     expected = {key: worn_table.open().to_table(filter=f"id = {key}") for key in (3, 33, 333, 1003)}
-    assert commit(worn_table.ref, results).version == worn_table.open().version
+    assert commit(worn_table.ref, *built).version == worn_table.open().version
     assert {key: worn_table.open().to_table(filter=f"id = {key}") for key in expected} == expected
     assert "@id_idx" in worn_table.open().scanner(filter="id = 333").explain_plan()
     worn_table.check()
@@ -277,14 +275,12 @@ def test_changes_that_do_not_matter(worn_table: Worn, change: str) -> None:
 
 @pytest.mark.parametrize("change", IN_THE_WAY)
 def test_changes_that_do(worn_table: Worn, change: str) -> None:
-    results = build_index(worn_table.ref, "id", "BTREE")
-    written = worn_table.files("_indices")
+    built = build_index(worn_table.ref, "id", "BTREE")
     IN_THE_WAY[change](worn_table)
     expected = worn_table.open().to_table()
     with pytest.raises(ConcurrentModificationError, match=r"plan .* again") as raised:
-        commit(worn_table.ref, results)
+        commit(worn_table.ref, *built)
     assert raised.value.code == 14
-    assert not worn_table.files("_indices") & written
     assert worn_table.open().to_table() == expected
 
 
@@ -295,59 +291,18 @@ def test_replacing(plain: Worn) -> None:
     plain.open().create_scalar_index("id", "BITMAP")
     with pytest.raises(TableIndexAlreadyExistsError, match="id_idx"):
         plan(plain.ref, "id", "BTREE")
-    commit(plain.ref, build_index(plain.ref, "id", "BTREE", replace=True))
+    commit(plain.ref, *build_index(plain.ref, "id", "BTREE", replace=True))
     [index] = indices(plain).values()
     assert (index.index_type, index.num_rows_indexed, len(index.segments)) == ("BTree", 400, 3)
     with pytest.raises(InvalidInputError, match="one of id, not of s"):
         plan(plain.ref, "s", "BTREE", "id_idx", replace=True)
 
 
-def test_discarding(plain: Worn) -> None:
-    plain.open().create_scalar_index("b", "BITMAP")
-    before = plain.files("_indices", "_staging")
-    made = plan(plain.ref, "v", "IVF_FLAT", **SPLIT)
-    assert made.training is not None
-    model = train(plain.ref, made.training)
-    results = [execute(plain.ref, task, model) for task in made.tasks]
-    merged = merge(plain.ref, results)
-    assert len(plain.files("_indices", "_staging") - before) == 4 * 2 + 1
-    discard(plain.ref, [merged])
-    assert plain.files("_indices", "_staging") == before
-    discard(plain.ref, [], train(plain.ref, made.training))
-    assert plain.files("_indices", "_staging") == before
-
-
-def test_what_was_committed_is_not_discarded(plain: Worn) -> None:
-    results = build_index(plain.ref, "id", "BTREE")
-    commit(plain.ref, results)
-    discard(plain.ref, results)
-    assert plain.open().to_table(filter="id = 333").num_rows == 1
-
-
-def test_merging_leaves_nothing(plain: Worn) -> None:
-    commit(plain.ref, [merge(plain.ref, build_index(plain.ref, "s", "FTS"))])
-    [index] = indices(plain).values()
-    assert [folder.name for folder in (plain.folder / "_indices").iterdir()] == [index.segments[0].uuid]
-
-
-def test_results_that_do_not_go_together(plain: Worn) -> None:
-    first, *others = build_index(plain.ref, "id", "BTREE")
-    with pytest.raises(InvalidInputError, match="several results of one task"):
-        commit(plain.ref, [first, first, *others])
-    with pytest.raises(InvalidInputError, match="no result covers the fragments"):
-        commit(plain.ref, others)
-    with pytest.raises(InvalidInputError, match="different plans"):
-        commit(plain.ref, [first, *build_index(plain.ref, "id", "BITMAP")])
-    with pytest.raises(InvalidInputError, match="no results"):
-        commit(plain.ref, [])
-    assert indices(plain) == {}
-
-
 @pytest.mark.parametrize(("column", "kind"), sorted(set(KINDS) - {("b", "BITMAP")}))
 def test_no_rows(tmp_path: Path, column: str, kind: str) -> None:
     table = Worn(TableRef(str(tmp_path / "t")), tmp_path / "t")
     lance.write_dataset(rows(0), str(tmp_path / "t"))
-    commit(table.ref, build_index(table.ref, column, kind))
+    commit(table.ref, *build_index(table.ref, column, kind))
     assert indices(table)[f"{column}_idx"].num_rows_indexed == 0
     table.append(rows(300))
     optimize(table.ref)
@@ -359,8 +314,8 @@ def test_a_branch(worn_table: Worn) -> None:
     worn_table.open().create_branch("side")
     side = replace(worn_table, ref=replace(worn_table.ref, branch="side"))
     side.append(rows(100, 1000))
-    commit(side.ref, build_index(side.ref, "id", "BTREE", replace=True))
-    commit(side.ref, [merge(side.ref, build_index(side.ref, "v", "IVF_FLAT"))])
+    commit(side.ref, *build_index(side.ref, "id", "BTREE", replace=True))
+    commit(side.ref, *build_index(side.ref, "v", "IVF_FLAT", tasks=1))
     assert {name: covered_fragments(index) for name, index in indices(side).items()} == {
         "id_idx": [0, 1, 2, 3, 4],
         "v_idx": [0, 1, 2, 3, 4],
@@ -376,15 +331,10 @@ def test_tasks_of_similar_size(tmp_path: Path) -> None:
         mode = "append" if number else "create"
         lance.write_dataset(rows(size, number * 1000), str(tmp_path / "t"), mode=mode)
     table = TableRef(str(tmp_path / "t"))
-    parts = [covered_by(task) for task in plan(table, "id", "BTREE", tasks=2, rows_per_task=1).tasks]
+    parts = [task.fragments for task in plan(table, "id", "BTREE", tasks=2, rows_per_task=1)]
     assert sorted(parts) == [[0, 1], [2, 3, 4]]
-    assert len(plan(table, "id", "BTREE", tasks=9, rows_per_task=100).tasks) == 2
-    assert len(plan(table, "id", "BTREE").tasks) == 1
-
-
-def covered_by(task: str) -> list[int]:
-    fragments: list[int] = json.loads(task)["fragments"]
-    return fragments
+    assert len(plan(table, "id", "BTREE", tasks=9, rows_per_task=100)) == 2
+    assert len(plan(table, "id", "BTREE")) == 1
 
 
 # What cannot be
@@ -458,8 +408,8 @@ def test_what_cannot_be_indexed(plain: Worn, tmp_path: Path) -> None:
 
 
 def test_optimizing(worn_table: Worn) -> None:
-    commit(worn_table.ref, build_index(worn_table.ref, "id", "BTREE"))
-    commit(worn_table.ref, build_index(worn_table.ref, "v", "IVF_PQ"))
+    create(worn_table, "id", "BTREE")
+    create(worn_table, "v", "IVF_PQ")
     worn_table.append(rows(300, 1000))
     assert optimize(worn_table.ref, ["id_idx"]) == worn_table.open().version
     assert {name: index.num_rows_indexed for name, index in indices(worn_table).items()} == {
@@ -475,10 +425,7 @@ def test_optimizing(worn_table: Worn) -> None:
 
 
 def test_optimizing_into_one_segment(plain: Worn) -> None:
-    commit(plain.ref, build_index(plain.ref, "id", "BTREE"))
-    optimize(plain.ref, merge=3)
-    assert len(indices(plain)["id_idx"].segments) == 1
-    commit(plain.ref, build_index(plain.ref, "v", "IVF_FLAT"))
+    commit(plain.ref, *build_index(plain.ref, "v", "IVF_FLAT"))
     optimize(plain.ref, ["v_idx"], retrain=True)
     assert len(indices(plain)["v_idx"].segments) == 1
 

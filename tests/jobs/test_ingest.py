@@ -19,7 +19,8 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.connection import Connection
-from lancehouse.jobs import Engine, TableJobs, ingest, sources
+from lancehouse.jobs import Engine, TableJobs, ingest
+from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import commits
 from lancehouse.lake.job_records import JobProgress
 
@@ -32,7 +33,7 @@ def catalog(engine: Engine, tmp_path: Path) -> TableJobs:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four files, each a unit of its own."""
-    monkeypatch.setattr(sources, "LEAST_BYTES", 64)
+    monkeypatch.setattr(ingest_source, "LEAST_BYTES", 64)
     made = tmp_path / "files"
     made.mkdir()
     for number in range(4):

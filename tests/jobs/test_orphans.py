@@ -18,7 +18,7 @@ from lance_namespace import CreateTableVersionRequest
 from lance_namespace.errors import InternalError, InvalidInputError, InvalidTableStateError, TableNotFoundError
 
 from lancehouse.jobs import orphans
-from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan, remove_orphans
+from lancehouse.jobs.orphans import CleanupResult, cleanup, execute, plan
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.versions import list_manifests
@@ -28,7 +28,7 @@ from tests.clients.managed import (
     managed_by_lancehouse,
     stage_commit,
 )
-from tests.jobs.maintenance import Worn, worn_in
+from tests.jobs.maintenance import Worn, remove_orphans, worn_in
 from tests.lake.folder import rows
 from tests.lake.test_removal import ICEBERG, THEIRS, fill
 from tests.servers.lancehouse import Served
@@ -269,10 +269,10 @@ def test_pieces(plain: Worn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "FILES_AT_ONCE", 2)
     for _ in range(5):
         write_fragments(rows(1), str(plain.folder), mode="append")
-    chunks = list(plan(plain.ref, NOW, no_writers=True))
-    assert [len(json.loads(chunk)["files"]) for chunk in chunks] == [2, 2, 1]
-    assert sum(execute(plain.ref, chunk).files for chunk in chunks) == 5
-    assert sum(execute(plain.ref, chunk).files for chunk in chunks[:1]) == 2  # a task that is run again
+    tasks = list(plan(plain.ref, NOW, no_writers=True))
+    assert [len(task.files) for task in tasks] == [2, 2, 1]
+    assert sum(execute(plain.ref, task).files for task in tasks) == 5
+    assert sum(execute(plain.ref, task).files for task in tasks[:1]) == 2  # a task that is run again
     assert plain.open().to_table().num_rows == 60
 
 
@@ -280,8 +280,8 @@ def test_pieces(plain: Worn, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_committed_meanwhile(worn_table: Worn, branch: str | None) -> None:
     worn_table.open().create_branch("side")
     written = write_fragments(rows(3, 100), worn_table.open(), mode="append")
-    chunks = list(plan(worn_table.ref, NOW, no_writers=True))
-    assert sum(orphans.parse_orphans(chunk).files for chunk in chunks) == 1
+    tasks = list(plan(worn_table.ref, NOW, no_writers=True))
+    assert sum(task.summarize().files for task in tasks) == 1
     if branch == "new":
         worn_table.open().create_branch("new")
     table = replace(worn_table.ref, branch=branch)
@@ -289,12 +289,12 @@ def test_what_is_committed_meanwhile(worn_table: Worn, branch: str | None) -> No
     if branch is None:
         at = table.open()
         lance.LanceDataset.commit(at, operation, read_version=at.version)
-        assert [execute(worn_table.ref, chunk).files for chunk in chunks] == [0]
+        assert [execute(worn_table.ref, task).files for task in tasks] == [0]
         assert table.open().to_table().num_rows == 63
     else:
         again = write_fragments(rows(3, 100), table.open(), mode="append")
         lance.LanceDataset.commit(table.open(), lance.LanceOperation.Append(again), read_version=table.open().version)
-        assert [execute(worn_table.ref, chunk).files for chunk in chunks] == [1]
+        assert [execute(worn_table.ref, task).files for task in tasks] == [1]
         assert table.open().to_table().num_rows == 63
 
 
@@ -381,9 +381,9 @@ def test_a_job_that_is_resumed_keeps_its_files(plain: Worn) -> None:
     stray = write_fragments(rows(1), str(plain.folder), mode="append")
     age(plain)
     JobProgress(str(plain.folder), {}, "ingest").record("b.parquet", [])
-    chunks = list(plan(plain.ref))
-    assert [json.loads(chunk)["over"] for chunk in chunks] == [[]]
-    assert [execute(plain.ref, chunk).names for chunk in chunks] == [(f"data/{stray[0].files[0].path}",)]
+    tasks = list(plan(plain.ref))
+    assert [task.finished_jobs for task in tasks] == [set()]
+    assert [execute(plain.ref, task).names for task in tasks] == [(f"data/{stray[0].files[0].path}",)]
     assert file in everything(plain)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ import pytest
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableColumnNotFoundError
 
 from bench.recall import RecallCase
-from lancehouse.lake import scans, vector_search
+from lancehouse.lake import scans
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.scans import split_fragments
 from lancehouse.lake.vector_search import (
@@ -20,7 +19,7 @@ from lancehouse.lake.vector_search import (
     SearchEffort,
     VectorSearch,
     best_hits,
-    find_index_kind,
+    find_vector_index,
     has_vector_index,
     resolve_vector_column,
 )
@@ -95,7 +94,9 @@ def recall(clustered: tuple[TableRef, lance.LanceDataset], effort: SearchEffort)
 
 
 def test_recall_of_a_quantized_index(clustered_table: tuple[TableRef, lance.LanceDataset]) -> None:
-    assert find_index_kind(clustered_table[1], "emb") == "IVF_PQ"
+    index = find_vector_index(clustered_table[1], "emb")
+    assert index is not None
+    assert index.kind == "IVF_PQ"
     assert recall(clustered_table, SearchEffort()) >= 0.9
     assert recall(clustered_table, SearchEffort(nprobes=1, refine_factor=1)) < 0.7
     assert recall(clustered_table, SearchEffort(nprobes=64, refine_factor=100)) == 1.0
@@ -154,11 +155,3 @@ def test_the_column(table: TableRef) -> None:
 def test_what_is_wrong_is_said_before_reading(table: TableRef, search: VectorSearch, says: str) -> None:
     with pytest.raises(LanceNamespaceError, match=says):
         search.check(table, table.open())
-
-
-@pytest.mark.parametrize("k", [1, 3, 5, 10])
-def test_the_nearest_are_those_of_a_whole_sort(k: int) -> None:
-    """Also of equal distances, and with NaN, which is the greatest."""
-    for distances in ([2.0, 1.0, 2.0, 1.0, 0.5, 3.0], [math.nan, 1.0, math.nan, 1.0], [math.nan] * 4, [1.0] * 12, []):
-        values = np.asarray(distances, np.float32)
-        assert list(vector_search._nearest(values, k)) == list(np.argsort(values, kind="stable")[:k])

@@ -8,7 +8,8 @@ from importlib import import_module
 
 from pyspark.sql import SparkSession
 
-from lancehouse.jobs import index_building, sources
+from lancehouse.jobs import index_building
+from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import scans
 from tests.spark.cluster import ANSWER, LIGHT, ROOT
 from tests.spark.conftest import SETTINGS
@@ -35,7 +36,7 @@ def session(master: str, settings: dict[str, str]) -> SparkSession:
 def main() -> None:
     """Until the input ends. What goes wrong ends the process."""
     # Several tasks though there are few rows.
-    scans.MIN_TASK_ROWS, sources.LEAST_BYTES = 1, 64
+    scans.MIN_TASK_ROWS, ingest_source.LEAST_BYTES = 1, 64
     index_building.plan.__kwdefaults__ = {**(index_building.plan.__kwdefaults__ or {}), "rows_per_task": 100}
     spark = session(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:

@@ -17,13 +17,13 @@ import pytest
 from lance_namespace import ListTablesRequest
 from lance_namespace.errors import InternalError, TableNotFoundError
 
-from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.job import Job
 from lancehouse.lake.commits import FileLayout, locate_table
 from lancehouse.lake.dataset import TableRef
 from lancehouse.locations import local_folder
 from tests.clients.managed import ManagedCatalog, managed_by_lancehouse
+from tests.jobs.maintenance import remove_orphans
 from tests.servers.lancehouse import Served
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.faults import Faults
@@ -97,7 +97,7 @@ class WrittenTables:
         extra = self._files(kind) - _files_of_versions(table.open())
         told: set[str] = set()
         for _ in range(2):  # records of jobs first, then what they name
-            told |= set(orphans.remove_orphans(table, timedelta(0), no_writers=True).names)
+            told |= set(remove_orphans(table, timedelta(0), no_writers=True).names)
         assert {_part(file) for file in told if file.partition("/")[0] in FOLDERS} == extra
         assert self._files(kind) == _files_of_versions(table.open())
         return extra

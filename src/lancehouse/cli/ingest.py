@@ -100,8 +100,8 @@ def check_inputs(work: JobWork, table: tuple[str, ...], sources: tuple[str, ...]
 
 def measure_sources(sources: tuple[str, ...], format: str | None, options: dict[str, str]) -> int:
     """Return the size of the sources in bytes, as it is stored."""
-    from lancehouse.jobs.sources import open_source
     from lancehouse.jobs.sources.file_listing import list_files
+    from lancehouse.jobs.sources.ingest_source import open_source
 
     if format == ICEBERG:
         return open_source(sources[0], format, options=options).bytes

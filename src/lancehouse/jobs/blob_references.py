@@ -8,7 +8,7 @@ of, and the column has to be one of blobs. What a reference says of the size dec
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
@@ -26,10 +26,10 @@ from lance_namespace.errors import (
 from lancehouse.connection import Connection
 from lancehouse.identifiers import format_levels, parse_levels
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.sources.schemas import blob_field
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
-from lancehouse.schema.blob_references import REFERENCE, Place, is_blob, is_reference, takes_references
+from lancehouse.schema.array_conversion import build_struct
+from lancehouse.schema.blob_references import REFERENCE, Place, is_blob
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -37,8 +37,6 @@ WINDOW_BYTES = 16 << 20
 """Bytes of blobs that are read together; a larger blob is read alone."""
 WINDOW_ROWS = 4096
 _LARGEST = (1 << 63) - 1
-_untyped: Any = pa
-"""pyarrow, for arguments that its type stubs lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +150,7 @@ class ReferencedBlobs:
             return array
         children = [self._fill_array(child, (*at, number), wanted) for number, child in enumerate(array.flatten())]
         fields = [pa.field(old.name, new.type) for old, new in zip(array.type, children, strict=True)]
-        mask = array.is_null() if array.null_count else None
-        return _untyped.StructArray.from_arrays(children, fields=fields, mask=mask)
+        return build_struct(array, fields, children)
 
     def _measure(self, references: Any) -> list[_Reference | None]:
         """Parse references; the sizes of blobs whose references tell none are asked for."""
@@ -256,23 +253,3 @@ def _split_by_size(sizes: Sequence[int]) -> Iterator[slice]:
         held += size
     if first < len(sizes):
         yield slice(first, len(sizes))
-
-
-def with_blobs(schema: pa.Schema, before: pa.Schema | None = None) -> pa.Schema:
-    """Return the columns of a new table: blobs in place of references, as the table had them before, if it had."""
-    return pa.schema(_with_blobs(schema, before or ()))
-
-
-def _with_blobs(fields: Iterable[pa.Field[Any]], before: Iterable[pa.Field[Any]]) -> list[pa.Field[Any]]:
-    known = {each.name: each for each in before}
-    changed = []
-    for field in fields:
-        old = known.get(field.name)
-        if is_reference(field.type):
-            changed.append(old if old is not None and takes_references(old) else blob_field(field.name))
-        elif isinstance(field.type, pa.StructType) and not is_blob(field):
-            within = old.type if old is not None and isinstance(old.type, pa.StructType) else ()
-            changed.append(field.with_type(pa.struct(_with_blobs(field.type, within))))
-        else:
-            changed.append(field)
-    return changed

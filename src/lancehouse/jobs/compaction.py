@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ from lance_namespace.errors import (
 )
 from pydantic import TypeAdapter, ValidationError
 
-from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
@@ -37,15 +35,6 @@ ROWS_PER_FRAGMENT = 1024 * 1024
 _DEFERRED = "defer_index_remap"
 _IN_THE_WAY = re.compile(r"concurrent transaction (\w+) at version (\d+)")
 """How Lance's error message names the conflicting transaction and its version."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
-    """The tasks that compact one version of a table."""
-
-    version: int
-    tasks: list[str]
-    """Arguments for `execute`, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,7 @@ def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> C
         InvalidInputError: an option is unknown, or its value is invalid.
     """
     table, job, used = address.to_ref(), Job(address), list[NewFragment]()
-    tasks = plan(table, **options).tasks
+    tasks = plan(table, **options)
 
     def work(task: str) -> list[str]:
         result = execute(job.to_ref(), task)
@@ -76,20 +65,20 @@ def compact(engine: Engine, address: TableAddress, options: dict[str, Any]) -> C
         return [result]
 
     if not tasks:
-        return commit(table, [])
+        return CompactionResult(version=table.open().version)
     with job.clean_up_after(used):
         results = engine.run(tasks, work)
         used += _pieces(results)
-        return commit(table, results)
+        return commit(table, results, options)
 
 
 def _pieces(results: Sequence[str]) -> list[NewFragment]:
-    rewrites = (RewriteResult.from_json(json.loads(result)["result"]) for result in results)
+    rewrites = map(RewriteResult.from_json, results)
     return [json.dumps(fragment.to_json()) for rewrite in rewrites for fragment in rewrite.new_fragments]
 
 
-def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> CompactionPlan:
-    """Find fragments that are too small, or have too many deleted rows. The plan may be empty.
+def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **options: Any) -> list[str]:
+    """Find fragments that are too small, or have too many deleted rows; return tasks for `execute`, perhaps none.
 
     Args:
         table: the table, or a branch of it.
@@ -107,54 +96,28 @@ def plan(table: TableRef, target_rows_per_fragment: int = ROWS_PER_FRAGMENT, **o
         if table.branch is not None and not all_options.get(_DEFERRED):
             _require_own_indices(table, dataset)
         try:
-            lance_plan = Compaction.plan(dataset, all_options)
+            return [task.json() for task in Compaction.plan(dataset, all_options).tasks]
         except (TypeError, OverflowError) as error:
             raise InvalidInputError(f"{table}: a compaction cannot have the options {all_options}: {error}") from error
-        tasks = [json.dumps({"task": task.json(), "options": all_options}) for task in lance_plan.tasks]
-    return CompactionPlan(version=lance_plan.read_version, tasks=tasks)
 
 
 def execute(table: TableRef, task: str) -> str:
-    """Write the fragments of a task; return a result for `commit` or `discard`."""
-    described = json.loads(task)
-    work = CompactionTask.from_json(described["task"])
+    """Write the fragments of a task; return a result for `commit`."""
+    work = CompactionTask.from_json(task)
     with replace(table, version=work.read_version).dataset() as dataset:
-        return json.dumps({"result": work.execute(dataset).json(), "options": described["options"]})
+        return str(work.execute(dataset).json())
 
 
-def commit(table: TableRef, results: Sequence[str]) -> CompactionResult:
-    """Commit the results of all tasks of a plan, or of some, as one version. Without results, no version is made.
-
-    Rows that others append meanwhile stay. If others have changed the same fragments, the results are useless, and
-    their files are removed.
+def commit(table: TableRef, results: Sequence[str], options: dict[str, Any] | None = None) -> CompactionResult:
+    """Commit the results of the tasks of a plan, with its options, as one version. Rows that others append stay.
 
     Raises:
         ConcurrentModificationError: others have changed what was compacted.
-        InvalidInputError: the results are of different plans, or a task has several results.
     """
-    require_latest(table)
-    if not results:
-        return CompactionResult(version=table.open().version)
-    rewrites = [RewriteResult.from_json(json.loads(result)["result"]) for result in results]
-    _require_one_plan(table, rewrites)
-    try:
-        with explain_conflict(table, "the compaction"), table.dataset() as dataset:
-            metrics = Compaction.commit(dataset, rewrites, json.loads(results[0])["options"])
-            version = dataset.version
-    except ConcurrentModificationError:
-        discard(table, results)
-        raise
+    with explain_conflict(table, "the compaction"), table.dataset() as dataset:
+        metrics = Compaction.commit(dataset, list(map(RewriteResult.from_json, results)), options or {})
     counts = ("fragments_removed", "fragments_added", "files_removed", "files_added")
-    return CompactionResult(version=version, **{count: getattr(metrics, count) for count in counts})
-
-
-def discard(table: TableRef, results: Sequence[str]) -> None:
-    """Remove the files of results that will not be committed. What a version references stays."""
-    rewrites = [RewriteResult.from_json(json.loads(result)["result"]) for result in results]
-    if rewrites:
-        files = (file.path for rewrite in rewrites for fragment in rewrite.new_fragments for file in fragment.files)
-        owners = {orphans.owner(f"data/{file}") for file in files}
-        orphans.discard(table, owners, since=min(rewrite.read_version for rewrite in rewrites))
+    return CompactionResult(version=dataset.version, **{count: getattr(metrics, count) for count in counts})
 
 
 @contextmanager
@@ -207,11 +170,3 @@ def _require_own_indices(table: TableRef, dataset: lance.LanceDataset) -> None:
                 f"{table}: the index {index.name} is that of the branch this one came from, and pylance loses it in a "
                 f"compaction; build it here first (replace=True), or compact with {_DEFERRED}=True"
             )
-
-
-def _require_one_plan(table: TableRef, rewrites: Sequence[RewriteResult]) -> None:
-    if len({rewrite.read_version for rewrite in rewrites}) > 1:
-        raise InvalidInputError(f"{table}: these are results of different plans; commit those of one at a time")
-    fragments = Counter(fragment.id for rewrite in rewrites for fragment in rewrite.original_fragments)
-    if any(count > 1 for count in fragments.values()):
-        raise InvalidInputError(f"{table}: there are several results of one task; commit one of each")

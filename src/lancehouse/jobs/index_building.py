@@ -1,11 +1,11 @@
-"""Build, merge and optimize the indices of one table, split into tasks that can run in any process.
+"""Build and optimize the indices of one table, split into tasks that can run in any process.
 
 `create_index` is the whole job: `plan` splits the work, `train` computes the model that the tasks of a vector index
 share, `execute` builds one part in any process, and `commit` makes one index of all results.
 
-Each part becomes a segment of the index, and a search looks into all segments; `merge` makes one of several. Two kinds
-are not split: scalar quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give
-their parts a common scale, without which searches miss much of what they should find.
+Each part becomes a segment of the index, and a search looks into all segments. Two kinds are not split: scalar
+quantization (SQ), and product quantization (PQ) by dot product. pylance 14 has no way to give their parts a common
+scale, without which searches miss much of what they should find.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ import json
 import re
 import tempfile
 from base64 import b64decode, b64encode
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import lance
 import pyarrow as pa
 from lance.dataset import Index, IndexFile
-from lance.file import LanceFileSession
 from lance.indices import IndexConfig
 from lance.lance import indices as native
 from lance_namespace.errors import (
@@ -39,14 +37,13 @@ from lance_namespace.errors import (
     TableIndexNotFoundError,
 )
 
-from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.compaction import explain_conflict
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
 from lancehouse.jobs.orphans import require_latest
 from lancehouse.lake.commits import locate_table
-from lancehouse.lake.dataset import TableRef, empty_dataset
+from lancehouse.lake.dataset import TableRef, empty_dataset, open_files
 from lancehouse.lake.errors import clean_message, find_error_class, translate_errors
 from lancehouse.lake.manifests import STAGING
 from lancehouse.lake.operations import ALIASES, SCALAR, VECTOR, default_sub_vectors
@@ -87,16 +84,6 @@ class IndexBuild:
     replace: bool
     params: dict[str, Any]
     fragments: list[int] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse what `text` returned."""
-        return cls(**json.loads(text))
-
-    @property
-    def text(self) -> str:
-        """The build as JSON text."""
-        return json.dumps(asdict(self))
 
     @property
     def metric(self) -> str:
@@ -308,17 +295,6 @@ _SAMPLE_RATE, _MAX_ITERS = 256, 50
 
 
 @dataclass(frozen=True, slots=True)
-class IndexPlan:
-    """The tasks that build an index on one version of a table."""
-
-    version: int
-    training: str | None
-    """Argument for `train`, which must run before the tasks; None if they share no model."""
-    tasks: list[str]
-    """Arguments for `execute`, in any order."""
-
-
-@dataclass(frozen=True, slots=True)
 class BuiltIndex:
     """An index that was built and committed."""
 
@@ -328,41 +304,27 @@ class BuiltIndex:
     segments: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """An index segment that a task has built, not yet committed."""
+def _format_segment(index: Index) -> str:
+    """Return a segment of an index that is not committed yet, as JSON text."""
+    fields = {each.name: getattr(index, each.name) for each in dataclasses.fields(Index)} | {
+        "fragment_ids": sorted(index.fragment_ids),
+        "created_at": index.created_at.isoformat() if index.created_at else None,
+        "files": None if index.files is None else [(file.path, file.size_bytes) for file in index.files],
+        "index_details": (index.index_details[0], b64encode(index.index_details[1]).decode()),
+    }
+    return json.dumps(fields)
 
-    build: IndexBuild
-    index: Index
-    temporary: list[str]
-    """Files that are not needed any more once the index is committed, in the form that `orphans.owner` returns."""
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        known = json.loads(text)
-        index = known["index"]
-        index |= {
-            "fragment_ids": set(index["fragment_ids"]),
-            "created_at": datetime.fromisoformat(index["created_at"]) if index["created_at"] else None,
-            "files": None if index["files"] is None else [IndexFile(*file) for file in index["files"]],
-            "index_details": (index["index_details"][0], b64decode(index["index_details"][1])),
-        }
-        return cls(IndexBuild(**known["build"]), Index(**index), known["spent"])
-
-    @property
-    def text(self) -> str:
-        built = self.index
-        index = {each.name: getattr(built, each.name) for each in dataclasses.fields(Index)} | {
-            "fragment_ids": sorted(built.fragment_ids),
-            "created_at": built.created_at.isoformat() if built.created_at else None,
-            "files": None if built.files is None else [(file.path, file.size_bytes) for file in built.files],
-            "index_details": (built.index_details[0], b64encode(built.index_details[1]).decode()),
-        }
-        return json.dumps({"build": asdict(self.build), "index": index, "spent": self.temporary})
-
-    @property
-    def owner(self) -> str:
-        return f"_indices/{self.index.uuid}"
+def _parse_segment(text: str) -> Index:
+    """Parse what `_format_segment` returned."""
+    fields = json.loads(text)
+    fields |= {
+        "fragment_ids": set(fields["fragment_ids"]),
+        "created_at": datetime.fromisoformat(fields["created_at"]) if fields["created_at"] else None,
+        "files": None if fields["files"] is None else [IndexFile(*file) for file in fields["files"]],
+        "index_details": (fields["index_details"][0], b64decode(fields["index_details"][1])),
+    }
+    return Index(**fields)
 
 
 def create_index(
@@ -380,24 +342,28 @@ def create_index(
         ConcurrentModificationError: others have rewritten what was indexed, changed the column or made such an index.
     """
     table, job, used = address.to_ref(), Job(address), list[str]()
-    planned = plan(table, column, kind, name, replace=replace, tasks=engine.parallelism, **params)
+    tasks = plan(table, column, kind, name, replace=replace, tasks=engine.parallelism, **params)
 
-    def train_model(training: str) -> list[str]:
-        model = train(job.to_ref(), training)
+    def train_model(build: IndexBuild) -> list[str]:
+        model = train(job.to_ref(), build)
         job.record_written([model])
         return [model]
 
     with job.clean_up_after(used):
-        [model] = engine.run([planned.training], train_model) if planned.training is not None else [None]
+        [model] = engine.run(tasks[:1], train_model) if needs_model(tasks) else [None]
 
-        def build_segment(task: str) -> list[str]:
+        def build_segment(task: IndexBuild) -> list[str]:
             result = execute(job.to_ref(), task, model)
-            job.record_written([_Segment.parse(result).owner])
+            job.record_written([_folder(result)])
             return [result]
 
-        results = engine.run(planned.tasks, build_segment)
-        used += [_Segment.parse(result).owner for result in results]
-        return commit(table, results)
+        results = engine.run(tasks, build_segment)
+        used += map(_folder, results)
+        return commit(table, tasks[0], results)
+
+
+def _folder(result: str) -> str:
+    return f"_indices/{json.loads(result)['uuid']}"
 
 
 def optimize_indices(
@@ -430,8 +396,10 @@ def plan(
     tasks: int = TASKS,
     rows_per_task: int = ROWS_PER_TASK,
     **params: Any,
-) -> IndexPlan:
+) -> list[IndexBuild]:
     """Check that an index can be built, by building it on a tiny table in memory, and split the work into tasks.
+
+    Tasks that share a model, see `needs_model`, are executed after `train`.
 
     Args:
         table: the table, or a branch of it.
@@ -455,17 +423,19 @@ def plan(
         build = resolve_build(table, dataset, requested)
         max_groups = min(tasks, dataset.count_rows() // max(rows_per_task, 1)) if build.can_be_split else 1
         groups = _group_fragments(dataset, max_groups)
-    is_shared = build.is_vector and len(groups) > 1
-    pieces = [dataclasses.replace(build, fragments=group).text for group in groups]
-    return IndexPlan(version=build.version, training=build.text if is_shared else None, tasks=pieces)
+    return [dataclasses.replace(build, fragments=group) for group in groups]
 
 
-def train(table: TableRef, training: str) -> str:
+def needs_model(tasks: Sequence[IndexBuild]) -> bool:
+    """Return whether the tasks of a plan share a model."""
+    return len(tasks) > 1 and tasks[0].is_vector
+
+
+def train(table: TableRef, build: IndexBuild) -> str:
     """Train the centroids, and the code book, that all parts of a vector index share; return a model for `execute`.
 
-    The model is a file below the table's location, which `commit` and `discard` remove.
+    The model is a file below the table's location, which is not needed any more once the index is committed.
     """
-    build = IndexBuild.parse(training)
     with dataclasses.replace(table, version=build.version).dataset() as dataset:
         width = vector_dimension(column_type(dataset, build))
         effort = (build.params.get("sample_rate", _SAMPLE_RATE), build.params.get("max_iters", _MAX_ITERS))
@@ -482,71 +452,39 @@ def train(table: TableRef, training: str) -> str:
     return _store_model(table, centroids, codebook, rotation)
 
 
-def execute(table: TableRef, task: str, model: str | None = None) -> str:
-    """Build the index over the fragments of a task; return a result for `commit`, `merge` or `discard`.
+def execute(table: TableRef, task: IndexBuild, model: str | None = None) -> str:
+    """Build the index over the fragments of a task; return a result for `commit`.
 
     Args:
         table: the same as that of the plan.
         task: one of the plan's tasks.
-        model: what `train` returned, if the plan asks for training.
+        model: what `train` returned, if the tasks share a model.
     """
-    build = IndexBuild.parse(task)
-    arguments = build.arguments if model is None else build.arguments | _load_model(table, model)
-    with dataclasses.replace(table, version=build.version).dataset() as dataset:
+    arguments = task.arguments if model is None else task.arguments | _load_model(table, model)
+    with dataclasses.replace(table, version=task.version).dataset() as dataset:
         index = dataset.create_index_uncommitted(
-            build.column, name=build.name, replace=build.replace, fragment_ids=build.fragments, **arguments
+            task.column, name=task.name, replace=task.replace, fragment_ids=task.fragments, **arguments
         )
-    return _Segment(build, index, [] if model is None else [model]).text
+    return _format_segment(index)
 
 
-def merge(table: TableRef, results: Sequence[str]) -> str:
-    """Merge several segments into one, in this process; return one result that replaces the given ones."""
-    segments = [_Segment.parse(result) for result in results]
-    build = _require_one_build(table, segments)
-    if len(segments) == 1:
-        return results[0]
-    with dataclasses.replace(table, version=build.version).dataset() as dataset:
-        merged = dataset.merge_existing_index_segments([segment.index for segment in segments])
-    return _Segment(build, merged, sorted(_temporary_files(segments, [segment.owner for segment in segments]))).text
+def commit(table: TableRef, build: IndexBuild, results: Sequence[str]) -> BuiltIndex:
+    """Commit one index made of the results of all tasks of a plan, any of which is `build`.
 
-
-def commit(table: TableRef, results: Sequence[str]) -> BuiltIndex:
-    """Commit one index made of the results of all tasks of a plan.
-
-    Rows that others append or delete meanwhile are no obstacle; new rows are not in the index until `optimize`. If
-    others have rewritten what was indexed, the results are useless, and their files are removed.
+    Rows that others append or delete meanwhile are no obstacle; new rows are not in the index until `optimize`.
 
     Raises:
         ConcurrentModificationError: others have rewritten what was indexed, changed the column or made such an index.
-        InvalidInputError: the results are of different plans, a task has several results, or a task has none.
     """
-    require_latest(table)
-    segments = [_Segment.parse(result) for result in results]
-    build = _require_one_build(table, segments)
-    try:
-        column = _require_column(table, build, segments[0].index.fields[0])
-        base = dataclasses.replace(table, version=build.version)
-        with explain_conflict(table, f"the index {build.name}"), base.dataset() as dataset:
-            _require_all_fragments(table, dataset, segments)
-            dataset.commit_existing_index_segments(build.name, column, [segment.index for segment in segments])
-            version = dataset.version
-    except ConcurrentModificationError:
-        discard(table, results)
-        raise
-    orphans.discard(table, _temporary_files(segments), since=build.version)
-    return BuiltIndex(version=version, name=build.name, segments=len(segments))
+    segments = list(map(_parse_segment, results))
+    column = _require_column(table, build, segments[0].fields[0])
+    base = dataclasses.replace(table, version=build.version)
+    with explain_conflict(table, f"the index {build.name}"), base.dataset() as dataset:
+        dataset.commit_existing_index_segments(build.name, column, segments)
+    return BuiltIndex(version=dataset.version, name=build.name, segments=len(segments))
 
 
-def discard(table: TableRef, results: Sequence[str], model: str | None = None) -> None:
-    """Remove the files of results, and of a model, that will not be committed. What a version references stays."""
-    segments = [_Segment.parse(result) for result in results]
-    files = _temporary_files(segments, [*([model] if model else []), *(segment.owner for segment in segments)])
-    orphans.discard(table, files, since=min((segment.build.version for segment in segments), default=1))
-
-
-def optimize(
-    table: TableRef, names: Sequence[str] | None = None, *, retrain: bool = False, merge: int | None = None
-) -> int:
+def optimize(table: TableRef, names: Sequence[str] | None = None, *, retrain: bool = False) -> int:
     """Add rows to indices that were built before the rows came; return the version of the table afterwards.
 
     pylance does this in one step, including the commit: there is nothing to distribute.
@@ -555,22 +493,18 @@ def optimize(
         table: the table, or a branch of it.
         names: names of the indices; all by default.
         retrain: rebuild the indices from scratch.
-        merge: how many existing segments are merged with the new rows into one; 0 gives the new rows a segment of their
-            own.
 
     Raises:
         TableIndexNotFoundError: there is no such index.
         ConcurrentModificationError: others have rewritten what was indexed.
     """
     require_latest(table)
-    options = {"index_names": None if names is None else list(names), "num_indices_to_merge": merge}
+    chosen = {} if names is None else {"index_names": list(names)}
     with explain_conflict(table, "the optimized indices"), table.dataset() as dataset:
         existing = {index.name for index in dataset.describe_indices()}
         if unknown := sorted(set(names or ()) - existing):
             raise TableIndexNotFoundError(f"{table} has no index {', '.join(unknown)}")
-        dataset.optimize.optimize_indices(
-            retrain=retrain, **{key: value for key, value in options.items() if value is not None}
-        )
+        dataset.optimize.optimize_indices(retrain=retrain, **chosen)
         return int(dataset.version)
 
 
@@ -632,7 +566,7 @@ def _store_model(table: TableRef, centroids: Any, codebook: Any, rotation: str |
     with translate_errors(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
         with pa.ipc.new_file(f"{scratch}/model", model.schema) as writer:
             writer.write_table(model)
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         session.upload_file(f"{scratch}/model", name)
     return name
 
@@ -640,7 +574,7 @@ def _store_model(table: TableRef, centroids: Any, codebook: Any, rotation: str |
 def _load_model(table: TableRef, model: str) -> dict[str, Any]:
     at = locate_table(table)
     with translate_errors(table, at.storage_options), tempfile.TemporaryDirectory() as scratch:
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         session.download_file(model, f"{scratch}/model")
         shared = pa.ipc.open_file(Path(f"{scratch}/model").read_bytes()).read_all()
     return {
@@ -651,27 +585,6 @@ def _load_model(table: TableRef, model: str) -> dict[str, Any]:
 
 def _to_single_row(values: Any) -> Any:
     return [None] if values is None else pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-
-
-# Checks of results
-
-
-def _require_one_build(table: TableRef, segments: Sequence[_Segment]) -> IndexBuild:
-    builds = [dataclasses.replace(segment.build, fragments=[]) for segment in segments]
-    if not builds or any(build != builds[0] for build in builds):
-        raise InvalidInputError(f"{table}: there are no results, or those of different plans; commit those of one")
-    fragments = Counter(fragment for segment in segments for fragment in segment.index.fragment_ids)
-    if any(count > 1 for count in fragments.values()):
-        raise InvalidInputError(f"{table}: there are several results of one task; commit one of each")
-    return builds[0]
-
-
-def _require_all_fragments(table: TableRef, dataset: lance.LanceDataset, segments: Sequence[_Segment]) -> None:
-    covered = {fragment for segment in segments for fragment in segment.index.fragment_ids}
-    if missing := {fragment.fragment_id for fragment in dataset.get_fragments()} - covered:
-        raise InvalidInputError(
-            f"{table}: no result covers the fragments {sorted(missing)}; a task's result is missing"
-        )
 
 
 def _require_column(table: TableRef, build: IndexBuild, indexed: int) -> str:
@@ -695,7 +608,3 @@ def _column_paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
         path = above + (f"`{each.name()}`" if "." in each.name() else each.name())
         paths |= {each.id(): path, **_column_paths(each.children(), f"{path}.")}
     return paths
-
-
-def _temporary_files(segments: Sequence[_Segment], more: Sequence[str] = ()) -> set[str]:
-    return {file for segment in segments for file in segment.temporary} | set(more)

@@ -28,13 +28,13 @@ from lance_namespace.errors import (
 from lancehouse.identifiers import format_levels
 from lancehouse.jobs import orphans
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run
+from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, retry_changed_columns
 from lancehouse.jobs.lineage_events import DatasetName, Inputs, observe_run
-from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
+from lancehouse.jobs.sources.ingest_source import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
-from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
+from lancehouse.jobs.table_changes import evolve_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
     RUN,
@@ -51,7 +51,7 @@ from lancehouse.lake.dataset import empty_dataset
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.modes import parse_choice
-from lancehouse.schema.blob_references import find_references, with_bytes
+from lancehouse.schema.blob_references import find_references, with_blobs, with_bytes
 from lancehouse.schema.walk import check_types, nullable_hint
 
 logger = logging.getLogger(__name__)
@@ -160,33 +160,20 @@ def run_ingest(
         ConcurrentModificationError: in mode `overwrite`, another writer changed the table meanwhile.
     """
     with observe_run("ingest", f"ingest {format_levels(address.id) or address.path}", inputs, address) as summary:
-        done = _run_ingest(engine, address, source, name, mode, how, transform, target)
+        if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+            return IngestResult(existing_version, None)
+        request = IngestRequest.of(address, source, name, mode, transform)
+        earlier = _list_earlier(request)
+        if (existing_version := _find_committed(request, earlier, how.run)) is not None:
+            return IngestResult(existing_version, None)
+
+        def attempt() -> IngestResult:
+            plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
+            return commit_units(plan, write_units(engine, plan))
+
+        done = retry_changed_columns(how, attempt)
         summary.rows = done.rows
         return done
-
-
-def _run_ingest(
-    engine: Engine,
-    address: TableAddress,
-    source: IngestSource,
-    name: Sequence[str],
-    mode: str,
-    how: WriteOptions,
-    transform: BatchTransform | None,
-    target: pa.Schema | None,
-) -> IngestResult:
-    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
-        return IngestResult(existing_version, None)
-    request = IngestRequest.of(address, source, name, mode, transform)
-    earlier = _list_earlier(request)
-    if (existing_version := _find_committed(request, earlier, how.run)) is not None:
-        return IngestResult(existing_version, None)
-
-    def attempt() -> IngestResult:
-        plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
-        return commit_units(plan, write_units(engine, plan))
-
-    return retry_changed_columns(how, attempt)
 
 
 @dataclass(frozen=True, slots=True)

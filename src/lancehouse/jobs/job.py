@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -24,11 +24,13 @@ from lance_namespace.errors import (
     LanceNamespaceError,
     TableAlreadyExistsError,
     TableNotFoundError,
+    TableSchemaValidationError,
 )
 
 from lancehouse.jobs.address import TableAddress
 from lancehouse.lake.commits import (
     RUN,
+    ColumnsChangedError,
     FileLayout,
     NewFragment,
     TableLocation,
@@ -44,8 +46,11 @@ from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.dataset_files import is_empty_location, remove_dataset
 from lancehouse.lake.foreign_tables import is_directory
 from lancehouse.lake.job_records import JobProgress
+from lancehouse.lake.row_changes import ATTEMPTS
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RUNNING = "running"
 """Key of a job's record: it is not over yet."""
@@ -185,6 +190,22 @@ class ChangeResult:
 def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
     """Return the version that the same run has made already, or None."""
     return None if how.run is None or how.is_new else find_version_of_run(table, how.run)
+
+
+OTHER_COLUMNS = "Append with different schema"
+"""What Lance says of rows that are written for other types than a table has by now."""
+
+
+def retry_changed_columns(how: WriteOptions, attempt: Callable[[], T]) -> T:
+    """Write rows again, where columns may evolve, if somebody else has changed a type meanwhile."""
+    for _ in range(ATTEMPTS - 1 if how.evolves else 0):
+        try:
+            return attempt()
+        except (ColumnsChangedError, TableSchemaValidationError) as error:
+            if isinstance(error, TableSchemaValidationError) and OTHER_COLUMNS not in str(error):
+                raise
+            logger.info("the rows are written again: %s", error)
+    return attempt()
 
 
 def declare_table(table: TableRef, properties: Mapping[str, str] | None = None) -> bool:

@@ -19,7 +19,7 @@ from lance_namespace.errors import (
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.engine import Engine
-from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
+from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run, retry_changed_columns
 from lancehouse.jobs.merge_keys import (
     MAX_SENT_MATCHES,
     PIECE,
@@ -42,7 +42,7 @@ from lancehouse.jobs.merge_keys import (
     read_keys,
 )
 from lancehouse.jobs.sources.schemas import conform
-from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
+from lancehouse.jobs.table_changes import evolve_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import (
     ColumnsChangedError,

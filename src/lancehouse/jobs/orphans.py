@@ -19,7 +19,6 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import lance
-from lance.file import LanceFileSession
 from lance_namespace import BatchDeleteTableVersionsRequest
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 from lance_namespace_urllib3_client.models.version_range import VersionRange
@@ -27,7 +26,7 @@ from lance_namespace_urllib3_client.models.version_range import VersionRange
 from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine
 from lancehouse.lake.commits import TableLocation, locate_table
-from lancehouse.lake.dataset import MAIN, TableRef, delete_file, parse_version
+from lancehouse.lake.dataset import MAIN, TableRef, delete_file, open_files, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.job_records import FOLDER as RECORDS
 from lancehouse.lake.manifests import Manifest, ManifestStore
@@ -46,7 +45,7 @@ DEFAULT_AGE = 7 * DAY
 """Default age from which an orphaned file may be removed, and a job without a newer record is taken for abandoned."""
 FILES_AT_ONCE = 1000
 """How many files one call of `execute` removes at most."""
-CHUNKS_AT_ONCE = 256
+TASKS_AT_ONCE = 256
 """How many tasks are held in memory, as their number is not known in advance."""
 MAX_NAMES = 1000
 """How many file names `Orphans.names` holds at most."""
@@ -102,6 +101,23 @@ class Orphans:
         return Orphans(self.files + more.files, self.bytes + more.bytes, names)
 
 
+@dataclass(frozen=True, slots=True)
+class RemovalTask:
+    """Some files to remove, and what was known when they were found; can be sent to other processes."""
+
+    files: list[tuple[str, int]]
+    """Names and sizes."""
+    versions: dict[str, int]
+    """Latest version of each branch."""
+    finished_jobs: set[str]
+    """Jobs that nobody will resume."""
+
+    def summarize(self) -> Orphans:
+        """Return the number, size and names of the files."""
+        names = tuple(name for name, _ in self.files[:MAX_NAMES])
+        return Orphans(len(self.files), sum(size for _, size in self.files), names)
+
+
 def run_cleanup(
     engine: Engine, address: TableAddress, older_than: timedelta, *, dry_run: bool, keep: int = 1
 ) -> CleanupResult:
@@ -120,13 +136,13 @@ def run_removal(
     engine: Engine, address: TableAddress, older_than: timedelta | None, *, dry_run: bool, no_writers: bool
 ) -> Orphans:
     """Remove the files that no version references: they are listed here, and removed in pieces. See `plan`."""
-    chunks = plan(address.to_ref(), older_than, no_writers=no_writers)
+    tasks = plan(address.to_ref(), older_than, no_writers=no_writers)
     removed, job = Orphans(), uuid4().hex
-    while some := list(islice(chunks, CHUNKS_AT_ONCE)):
+    while some := list(islice(tasks, TASKS_AT_ONCE)):
         if dry_run:
-            removed = sum(map(parse_orphans, some), removed)
+            removed = sum(map(RemovalTask.summarize, some), removed)
             continue
-        for text in engine.run(some, lambda chunk: [json.dumps(asdict(execute(address.to_ref(job), chunk)))]):
+        for text in engine.run(some, lambda task: [json.dumps(asdict(execute(address.to_ref(job), task)))]):
             result = json.loads(text)
             removed += Orphans(result["files"], result["bytes"], tuple(result["names"]))
     return removed
@@ -178,27 +194,7 @@ def cleanup(
     return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=left)
 
 
-def remove_orphans(
-    table: TableRef, older_than: timedelta | None = None, *, dry_run: bool = False, no_writers: bool = False
-) -> Orphans:
-    """Remove the files that no version of any branch references, all in this process. See `plan` for the arguments.
-
-    Args:
-        table: the table, with all its branches.
-        older_than: minimum age of the files to remove.
-        dry_run: remove nothing, and return what would be removed.
-        no_writers: the caller guarantees that nobody writes to the table now.
-
-    Raises:
-        InvalidInputError: files of this age may still belong to a writer.
-    """
-    orphans = Orphans()
-    for chunk in plan(table, older_than, no_writers=no_writers):
-        orphans += parse_orphans(chunk) if dry_run else execute(table, chunk)
-    return orphans
-
-
-def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[str]:
+def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[RemovalTask]:
     """Find the files that no version of any branch references, and yield tasks for `execute`, each of at most 1000
     files.
 
@@ -224,7 +220,7 @@ def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bo
             f"older_than={older_than} is refused; wait, or stop all writers and say so with no_writers"
         )
     now = datetime.now(UTC)
-    return _plan_chunks(_without_branch(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
+    return _plan_tasks(_without_branch(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
 
 
 def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[StoredFile]:
@@ -244,31 +240,22 @@ def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> 
         )
 
 
-def parse_orphans(chunk: str) -> Orphans:
-    """Return the files that a task of a plan names."""
-    files: list[tuple[str, int]] = json.loads(chunk)["files"]
-    return Orphans(len(files), sum(size for _, size in files), tuple(name for name, _ in files[:MAX_NAMES]))
-
-
-def execute(table: TableRef, chunk: str) -> Orphans:
+def execute(table: TableRef, task: RemovalTask) -> Orphans:
     """Remove the files of a task, and return what was removed.
 
     Files stay that a version or a job has come to reference since the plan was made.
     """
-    task = json.loads(chunk)
     all_branches = _without_branch(table)
     at = locate_table(all_branches)
     with all_branches.dataset() as dataset:
         branches = _open_branches(dataset)
-        referenced = _referenced_names(at, branches, task["seen"])
+        referenced = _referenced_names(at, branches, task.versions)
     # Checked again here, because versions may have been committed and jobs started since the plan was made.
     for job, files in _read_job_files(at).items():
-        referenced |= files if job not in task["over"] else set()
-    doomed = [
-        (name, size) for name, size in task["files"] if owner(_strip_branch_prefix(name, branches)) not in referenced
-    ]
+        referenced |= files if job not in task.finished_jobs else set()
+    doomed = [each for each in task.files if owner(_strip_branch_prefix(each[0], branches)) not in referenced]
     _delete_files(at, [name for name, _ in doomed])
-    return parse_orphans(json.dumps({"files": doomed}))
+    return replace(task, files=doomed).summarize()
 
 
 def discard(table: TableRef, owners: Collection[str], since: int) -> None:
@@ -292,7 +279,7 @@ def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None
     with table.dataset() as dataset:
         named = set(_tracked_names(dataset, since))
     with translate_errors(table, at.storage_options):
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         files: list[str] = []
         for each in set(owners) - named:
             folder = each.partition("/")[0]
@@ -339,15 +326,15 @@ def require_age(older_than: timedelta) -> None:
         raise InvalidInputError(f"older_than is an age, such as timedelta(days=14), not {older_than!r}")
 
 
-def _plan_chunks(table: TableRef, until: datetime, jobs_until: datetime) -> Iterator[str]:
+def _plan_tasks(table: TableRef, until: datetime, jobs_until: datetime) -> Iterator[RemovalTask]:
     at = locate_table(table)
     with table.dataset() as dataset:
         branches = _open_branches(dataset)
         versions = {name: branch.version for name, branch in branches.items()}
         search = _create_search(at, branches, until, jobs_until)
         orphans = ((file.name, file.size) for file in search.orphans(_list_all_files(dataset)))
-        while chunk := list(islice(orphans, FILES_AT_ONCE)):
-            yield json.dumps({"seen": versions, "over": sorted(search.finished_jobs), "files": chunk})
+        while files := list(islice(orphans, FILES_AT_ONCE)):
+            yield RemovalTask(files, versions, search.finished_jobs)
 
 
 def _create_search(
@@ -506,7 +493,7 @@ def _read_job_files(at: TableLocation) -> dict[str, set[str]]:
 
 def _list_files(at: TableLocation, folder: str) -> list[str]:
     with translate_errors(at.location, at.storage_options):
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         return [str(file) for file in session.list(folder)]
 
 

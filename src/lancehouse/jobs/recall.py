@@ -23,8 +23,15 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.nearest_rows import Hits, NearestRows, best_hits
 from lancehouse.lake.recall_notes import MOST_POINTS, RecallNote, RecallPoint, digest_index, keep_note
 from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
-from lancehouse.lake.search import ROW, find_vector_index
-from lancehouse.lake.vector_search import METRICS, SearchEffort, VectorSearch, require_count, resolve_vector_column
+from lancehouse.lake.search import ROW
+from lancehouse.lake.vector_search import (
+    METRICS,
+    SearchEffort,
+    VectorSearch,
+    find_vector_index,
+    require_count,
+    resolve_vector_column,
+)
 
 PROBES, FACTORS = (1, 5, 20, 50), (1, 5, 20)
 """What is measured if the caller does not say: as many of the first as the index has partitions."""

@@ -28,7 +28,6 @@ from lancehouse.lake.search import (
     rank_hits,
     read_ranked,
 )
-from lancehouse.lake.vector_search import SearchEffort, require_count
 
 VECTOR, TEXT = "vector", "text"
 MOST_BYTES = 256 << 20
@@ -47,29 +46,12 @@ class QuerySet:
     """An Arrow array; None for a single query, whose result names none."""
 
 
-def parse_search(
-    *,
-    k: Any,
-    column: str | None,
-    text_column: str | None,
-    filter: str | None,
-    columns: tuple[str, ...] | None,
-    metric: str | None,
-    effort: SearchEffort,
-    prefilter: bool,
-    hybrid: Any,
-) -> Search:
-    """Return how to search, from arguments whose types are checked except those of `k`, `hybrid` and the effort.
+def parse_weights(hybrid: Any) -> tuple[float, float]:
+    """Return the weights of vectors and words that the argument `hybrid` of a search means.
 
     Raises:
-        InvalidInputError: an argument is not what it has to be.
+        InvalidInputError: it is none of what it can be.
     """
-    require_count("k", k)
-    effort.check(k)
-    return Search(int(k), column, text_column, filter, columns, metric, effort, prefilter, _parse_weights(hybrid))
-
-
-def _parse_weights(hybrid: Any) -> tuple[float, float]:
     if hybrid in (None, "rrf") or hybrid is True:
         return 1.0, 1.0
     if not isinstance(hybrid, Mapping) or not {*hybrid} <= {VECTOR, TEXT}:

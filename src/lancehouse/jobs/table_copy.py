@@ -27,7 +27,7 @@ from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import Job
 from lancehouse.lake.chunked_scan import group_up_to
 from lancehouse.lake.commits import TableLocation, locate_table
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, open_files
 from lancehouse.lake.dataset_files import is_table_file
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import Manifest, ManifestStore
@@ -208,4 +208,4 @@ def _copy_file(source: TableLocation, target: TableLocation, file: str) -> None:
 
 
 def _open_session(place: TableLocation) -> LanceFileSession:
-    return LanceFileSession(place.location, storage_options=dict(place.storage_options) or None)
+    return open_files(place.location, place.storage_options)

@@ -33,7 +33,7 @@ from lancehouse.jobs import search as search_jobs
 from lancehouse.jobs.address import PinnedVersion, TableAddress, TableName, get_client, list_tables
 from lancehouse.jobs.column_filling import FillOptions, FillResult
 from lancehouse.jobs.column_functions import CallRules, ColumnFunction, is_column_function
-from lancehouse.jobs.columns_once import Function, add_columns_once
+from lancehouse.jobs.columns import Function
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.jobs.index_building import BuiltIndex
 from lancehouse.jobs.job import ChangeResult, ReportFill, WriteOptions
@@ -47,7 +47,7 @@ from lancehouse.lake.dataset import VersionSelector
 from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import BLOB_FORMS
 from lancehouse.lake.search import Search, plan_search
-from lancehouse.lake.vector_search import SearchEffort
+from lancehouse.lake.vector_search import SearchEffort, require_count
 from lancehouse.schema.spark import parse_field, parse_schema
 from lancehouse.suggestions import suggest
 
@@ -233,7 +233,8 @@ class TableJobs:
         if not levels:
             raise InvalidInputError("new_name: name at least one level")
         new_id = (*old_id[:-1], *levels) if len(levels) == 1 else (*self._parent, *levels)
-        table_changes.rename_table(self._calls, old_id, new_id)
+        where = {"new_table_name": new_id[-1], "new_namespace_id": list(new_id[:-1])}
+        self._calls.call("rename_table", old_id, **where)
 
     def schema(self, table: TableName, version: int | None = None, tag: str | None = None) -> Any:
         """Return the columns of a table, or of a version of it, as an Arrow schema."""
@@ -310,7 +311,7 @@ class TableJobs:
             TableVersionNotFoundError: there is no such version.
         """
         number, called = check_number("version", version), check_text("name", name)
-        table_changes.create_branch(self._calls, self._address(table), called, number)
+        self._calls.call("create_table_branch", self._address(table).id, name=called, from_version=number)
 
     def drop_branch(self, table: TableName, name: str) -> None:
         """Delete a branch with the data that only it has.
@@ -613,7 +614,7 @@ class TableJobs:
         if not any(map(is_column_function, columns.values())):
             if how:
                 raise InvalidInputError(f"{', '.join(how)}: only for functions that @lancehouse.column has marked")
-            return add_columns_once(self._engine, self._address(table), columns, reads)
+            return columns_jobs.add_columns_once(self._engine, self._address(table), columns, reads)
         if reads is not None:
             raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
         functions = parse_functions(columns)
@@ -922,33 +923,26 @@ class TableJobs:
         )
 
     def _run_on(self, table: TableName | None, namespace: TableName | None, work: Callable[[TableAddress], T]) -> Any:
+        """Return the result of a table; or for a namespace that of each table below it, or its error, by the id.
+
+        The failure of one table does not stop the others.
+
+        Raises:
+            JobCancelledError: the caller cancelled the job; tables that were done stay done.
+        """
         if (table is None) == (namespace is None):
             raise InvalidInputError('name a table, or a namespace with namespace=; namespace="" is the whole catalog')
         if table is not None:
             return work(self._address(table))
-        return _run_on_tables(self._connection, self._namespace_id("namespace", namespace), work)
-
-
-def _run_on_tables(
-    connection: Connection | LanceNamespace, namespace: Sequence[str], work: Callable[[TableAddress], T]
-) -> dict[str, T | LanceNamespaceError]:
-    """Call `work` for all tables in a namespace and below it; the failure of one table does not stop the others.
-
-    Returns:
-        The result for each table, or the error, by the table's id.
-
-    Raises:
-        JobCancelledError: the caller cancelled the job; tables that were done stay done.
-    """
-    outcomes: dict[str, T | LanceNamespaceError] = {}
-    for address in list_tables(connection, namespace):
-        try:
-            outcomes[format_levels(address.id)] = work(address)
-        except JobCancelledError:
-            raise
-        except LanceNamespaceError as error:
-            outcomes[format_levels(address.id)] = error
-    return outcomes
+        outcomes: dict[str, T | LanceNamespaceError] = {}
+        for address in list_tables(self._connection, self._namespace_id("namespace", namespace)):
+            try:
+                outcomes[format_levels(address.id)] = work(address)
+            except JobCancelledError:
+                raise
+            except LanceNamespaceError as error:
+                outcomes[format_levels(address.id)] = error
+        return outcomes
 
 
 def measure_largest_table(connection: Connection | LanceNamespace, namespace: Sequence[str]) -> int:
@@ -1187,16 +1181,19 @@ def parse_search_options(call: str, k: Any, arguments: Mapping[str, Any]) -> Sea
         if name not in _SEARCHES:
             raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _SEARCHES)}")
     given = {name: arguments.get(name) for name in _SEARCHES}
-    return search_jobs.parse_search(
-        k=k,
+    effort = SearchEffort(given["nprobes"], given["refine_factor"], given["ef"])
+    require_count("k", k)
+    effort.check(k)
+    return Search(
+        int(k),
         column=some_text("column", given["column"]),
         text_column=some_text("text_column", given["text_column"]),
         filter=check_condition("filter", given["filter"]),
         columns=some_names("columns", given["columns"]),
         metric=some_text("metric", given["metric"]),
-        effort=SearchEffort(given["nprobes"], given["refine_factor"], given["ef"]),
+        effort=effort,
         prefilter=check_flag("prefilter", arguments.get("prefilter", True)),
-        hybrid=given["hybrid"],
+        weights=search_jobs.parse_weights(given["hybrid"]),
     )
 
 

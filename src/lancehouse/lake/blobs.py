@@ -15,14 +15,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
 from lancehouse import locations
 from lancehouse.identifiers import format_levels
 from lancehouse.lake.confinement import require_no_link
-from lancehouse.lake.dataset import MAIN, OFFSET_BITS, TableRef, require_below
+from lancehouse.lake.dataset import MAIN, OFFSET_BITS, TableRef, open_files, require_below
 from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.schema.array_conversion import build_struct
 from lancehouse.schema.blob_references import REFERENCE, is_blob
 from lancehouse.schema.walk import field_ids
 
@@ -33,9 +33,6 @@ GAP_BYTES = 64 << 10
 """Blobs of one file that are less than this many bytes apart are read with one request."""
 
 Path = tuple[str, ...]
-
-_untyped: Any = pa
-"""pyarrow, for arguments that its type stubs lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ class BlobReader:
 
     def _read_ranges(self, ranges: Sequence[_BlobRange]) -> Iterator[tuple[_BlobRange, bytes]]:
         for group in _group_ranges(ranges):
-            session = LanceFileSession(group[0].base, storage_options=self._storage_options)
+            session = open_files(group[0].base, self._storage_options)
             start = group[0].position
             end = max(found.position + found.size for found in group)
             data = session.read_range(group[0].file, start, end - start) if end > start else b""
@@ -242,8 +239,7 @@ def _to_references(source: Mapping[str, str | int | None], addresses: Any, descr
         columns[each.name] if each.name in columns else pa.repeat(pa.scalar(source[each.name], each.type), len(sizes))
         for each in REFERENCE
     ]
-    mask = described.is_null() if described.null_count else None
-    return _untyped.StructArray.from_arrays(children, fields=list(REFERENCE), mask=mask)
+    return build_struct(described, list(REFERENCE), children)
 
 
 def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[Path, Any], Any]) -> Any:
@@ -257,7 +253,7 @@ def _map_blobs(path: Path, column: pa.Field[Any], array: Any, change: Callable[[
         values = _map_blobs((*path, part.name), part, described, change)
         parts.append(values)
         fields.append(pa.field(part.name, values.type, part.nullable))
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+    return build_struct(array, fields, parts)
 
 
 def _group_ranges(ranges: Iterable[_BlobRange]) -> Iterator[list[_BlobRange]]:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -15,7 +15,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, FragmentWriteProgress, write_fragments
 from lance_namespace import DescribeTableRequest
 from lance_namespace.errors import (
@@ -36,6 +35,7 @@ from lancehouse.lake.dataset import (
     delete_file,
     empty_dataset,
     find_field_ids,
+    open_files,
     translate_refusals,
 )
 from lancehouse.lake.errors import translate_errors
@@ -214,7 +214,7 @@ def find_lost_fragments(new_fragments: Collection[NewFragment], at: TableLocatio
     if not new_fragments:
         return set()
     with translate_errors(at.location, at.storage_options):
-        session = LanceFileSession(at.location, storage_options=dict(at.storage_options) or None)
+        session = open_files(at.location, at.storage_options)
         existing = set(session.list("data"))
 
     def is_whole(fragment: NewFragment) -> bool:
@@ -261,7 +261,7 @@ def _delete_files(files: Iterable[str], at: TableLocation) -> None:
     """Delete files, data files with their blobs, and folders with all that is in them."""
     options, root = dict(at.storage_options), local_folder(at.location)
     with translate_errors(at.location, options):
-        session = LanceFileSession(at.location, storage_options=options or None)
+        session = open_files(at.location, options)
         for file in files:
             below = [] if file.startswith("_deletions/") else session.list(file.removesuffix(".lance"))
             for path in (*below, *([file] if PurePosixPath(file).suffix else [])):
@@ -493,12 +493,8 @@ def create_with_rows(table: TableRef, at: TableLocation, rows: RowSource) -> int
         CreateConflictError: there is a version already.
     """
     new_fragments = write_uncommitted(table, at, rows.to_reader(), mode="overwrite")
-    try:
+    with discard_if_refused(new_fragments, at):
         return create(table, at, rows.schema, new_fragments)
-    except LanceNamespaceError as error:
-        if is_refusal(error):
-            discard_fragments(new_fragments, at)
-        raise
 
 
 def commit(
@@ -591,6 +587,17 @@ def require_same_table(table: TableRef, base: int, expected_uuid: str) -> None:
 def is_refusal(error: LanceNamespaceError) -> bool:
     """Return whether this error of a commit means that it was certainly not made."""
     return not isinstance(error, CommitStateUnknownError | InternalError | ServiceUnavailableError | ThrottlingError)
+
+
+@contextmanager
+def discard_if_refused(new_fragments: Iterable[NewFragment], at: TableLocation) -> Iterator[None]:
+    """Delete the files of fragments if the commit in the block is refused; after any other error they stay."""
+    try:
+        yield
+    except LanceNamespaceError as error:
+        if is_refusal(error):
+            discard_fragments(new_fragments, at)
+        raise
 
 
 def find_version(

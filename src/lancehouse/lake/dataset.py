@@ -346,6 +346,11 @@ def require_below(location: str, file: str) -> None:
         raise InvalidInputError(f"{file!r} is no file below {location}")
 
 
+def open_files(location: str, options: StorageOptions | None) -> LanceFileSession:
+    """Open the files below a location."""
+    return LanceFileSession(location, storage_options=dict(options or {}) or None)
+
+
 def delete_file(location: str, options: dict[str, str], file: str) -> None:
     """Delete a file below a location. A file that does not exist is no error, because object stores do not report it.
 
@@ -359,7 +364,7 @@ def delete_file(location: str, options: dict[str, str], file: str) -> None:
         _delete_blob(location, options, file, token)
     else:
         # `LanceFileSession.delete_file` would encode a name such as `a%2Fb.json` once more; the session's URI is not.
-        LanceFileSession(f"{location.rstrip('/')}/{quote(file)}", storage_options=options or None).delete_file("")
+        open_files(f"{location.rstrip('/')}/{quote(file)}", options).delete_file("")
 
 
 def _folder_token(options: Mapping[str, str]) -> str | None:

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from lance.file import LanceFileSession
 from lance_namespace.errors import LanceNamespaceError
 
-from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, manifest_folder, parse_version
+from lancehouse.lake.dataset import StorageOptions, TableRef, delete_file, manifest_folder, open_files, parse_version
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import STAGING
 from lancehouse.locations import local_folder
@@ -69,7 +69,7 @@ def list_datasets(root: str, options: StorageOptions | None = None) -> Iterator[
         if folder is not None:
             all_levels: Iterable[Parts] = _walk_local(folder, ()) if folder.is_dir() else ()
         else:
-            all_levels = _walk_remote(LanceFileSession(root, storage_options=dict(options or {}) or None), ())
+            all_levels = _walk_remote(open_files(root, options), ())
         for levels in all_levels:
             yield _join_location(root, levels)
 
@@ -136,7 +136,7 @@ def _parse_version(file: str) -> int | None:
 def _list_staged_files(table: TableRef, folders: Iterable[str]) -> list[str]:
     staged_files: list[str] = []
     root = local_folder(str(table.location))
-    session = LanceFileSession(str(table.location), storage_options=dict(table.storage_options) or None)
+    session = open_files(str(table.location), table.storage_options)
     for folder in folders:
         if root is not None:
             files = [path.relative_to(root).as_posix() for path in (root / folder).rglob("*") if path.is_file()]
@@ -191,7 +191,7 @@ def remove_dataset(location: str, storage_options: StorageOptions | None = None,
     """
     options = dict(storage_options or {})
     with translate_errors(location, options):
-        all_files = LanceFileSession(location, storage_options=options or None).list()
+        all_files = open_files(location, options).list()
         branches = {unquote(match[1]) for file in all_files if (match := _BRANCH.fullmatch(file))}
         table_files = {file for file in all_files if is_table_file(file, branches, metadata=metadata)}
         versions = {file for file in table_files if "_versions/" in file}
@@ -207,7 +207,7 @@ def is_empty_location(location: str, storage_options: StorageOptions | None = No
     """Return whether a location holds no data of a table, not even data that is not committed yet."""
     options = dict(storage_options or {})
     with translate_errors(location, options):
-        return not any(map(_DATA.match, LanceFileSession(location, storage_options=options or None).list()))
+        return not any(map(_DATA.match, open_files(location, options).list()))
 
 
 def is_table_file(file: str, branches: Collection[str] = (), *, metadata: bool = False) -> bool:

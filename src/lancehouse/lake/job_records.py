@@ -18,7 +18,7 @@ from uuid import uuid4
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake.dataset import StorageOptions, delete_file
+from lancehouse.lake.dataset import StorageOptions, delete_file, open_files
 from lancehouse.lake.errors import translate_errors
 from lancehouse.locations import local_folder
 
@@ -180,7 +180,7 @@ class JobProgress:
             return False
 
     def _open_session(self) -> LanceFileSession:
-        return LanceFileSession(self.location, storage_options=dict(self.storage_options) or None)
+        return open_files(self.location, self.storage_options)
 
 
 def _is_small_file(path: Path, max_bytes: int) -> bool:

@@ -25,7 +25,14 @@ import lance
 from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
-from lancehouse.lake.dataset import StorageOptions, delete_file, manifest_folder, parse_version, require_below
+from lancehouse.lake.dataset import (
+    StorageOptions,
+    delete_file,
+    manifest_folder,
+    open_files,
+    parse_version,
+    require_below,
+)
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.history import to_iceberg_schema
 from lancehouse.locations import local_folder
@@ -154,7 +161,7 @@ class Manifest:
         above = f"tree/{self.branch}/" if self.branch else ""
         paths = {transaction_path(self)}
         with translate_errors(location, storage_options), self._open_alone() as dataset:
-            session = LanceFileSession(location, storage_options=dict(storage_options) or None)
+            session = open_files(location, storage_options)
             for fragment in dataset.get_fragments():
                 for file in (file.path for file in fragment.metadata.files if file.base_id is None):
                     paths |= {f"{above}data/{file}", *session.list(f"{above}data/{PurePosixPath(file).stem}")}
@@ -356,7 +363,7 @@ class ManifestStore:
 @lru_cache(64)
 def _open_session(location: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
     """Return a session for the files of a table; a new one would connect to the store again."""
-    return LanceFileSession(location, storage_options=dict(storage_options) or None)
+    return open_files(location, dict(storage_options))
 
 
 os.register_at_fork(after_in_child=_open_session.cache_clear)  # two processes must not share connections

@@ -15,7 +15,6 @@ from lance.fragment import FragmentMetadata, RowIdSequence
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
-    LanceNamespaceError,
     TableSchemaValidationError,
 )
 
@@ -27,7 +26,6 @@ from lancehouse.lake.commits import (
     NewFragment,
     Properties,
     TableLocation,
-    discard_fragments,
     find_version,
     locate_table,
     parse_new_fragments,
@@ -36,7 +34,8 @@ from lancehouse.lake.commits import (
 from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, find_field_ids
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
-from lancehouse.schema.array_conversion import narrow_floats
+from lancehouse.schema.array_conversion import build_struct, narrow_floats
+from lancehouse.schema.blob_references import to_blobs
 from lancehouse.schema.walk import nullable_hint, require_columns
 
 T = TypeVar("T")
@@ -268,18 +267,10 @@ def _cast_array(array: Any, field: Any) -> Any:
         return array.cast(dtype)
     if isinstance(dtype, pa.StructType):
         fields = [dtype.field(place) for place in range(dtype.num_fields)]
-        return _struct([_cast_array(array.field(child.name), child) for child in fields], fields, array)
+        return build_struct(array, fields, [_cast_array(array.field(child.name), child) for child in fields])
     if not isinstance(dtype, pa.BaseExtensionType):
         return array.cast(dtype)
-    data: Any = array.cast(pa.large_binary())
-    storage: Any = dtype.storage_type
-    storage_fields = list(storage)
-    absent = [pa.nulls(len(data), child.type) for child in storage_fields[1:]]
-    return dtype.wrap_array(_struct([data, *absent], storage_fields, data))
-
-
-def _struct(children: list[Any], fields: list[Any], like: Any) -> Any:
-    return pa.StructArray.from_arrays(children, fields=fields, mask=like.is_null())
+    return dtype.wrap_array(to_blobs(array, dtype.storage_type))
 
 
 def assign_row_ids(new_fragments: Sequence[NewFragment], ids: Any) -> list[NewFragment]:
@@ -384,8 +375,9 @@ def delete_in_batches(table: TableRef, where: str) -> int:
 
     def attempt() -> int:
         with table.dataset() as dataset:
-            change = delete_where(table, dataset, _fragment_ids(dataset), where)
-            return _commit_change(table, change, lambda at: commit_deletion(table, at, dataset, change, where))
+            change, at = delete_where(table, dataset, _fragment_ids(dataset), where), locate_table(table)
+            with commits.discard_if_refused(change.files, at):
+                return commit_deletion(table, at, dataset, change, where)
 
     return retry_conflicts(table, attempt)
 
@@ -400,22 +392,11 @@ def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]
             change = setting.update(
                 table, dataset, _fragment_ids(dataset), lambda rows: write_uncommitted(table, at, rows, mode="append")
             )
-            columns = setting.expressions
-            version = _commit_change(table, change, lambda at: commit_rewrite(table, at, dataset, change, columns))
-            return change.rows, version
+            at = locate_table(table)  # with new credentials: the rows may have taken long
+            with commits.discard_if_refused(change.files, at):
+                return change.rows, commit_rewrite(table, at, dataset, change, setting.expressions)
 
     return retry_conflicts(table, attempt)
-
-
-def _commit_change(table: TableRef, change: RowChange, commit: Callable[[TableLocation], int]) -> int:
-    """Commit a change; delete its files if the commit is refused."""
-    at = locate_table(table)
-    try:
-        return commit(at)
-    except LanceNamespaceError as error:
-        if commits.is_refusal(error):
-            discard_fragments(change.files, at)
-        raise
 
 
 def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:

@@ -45,7 +45,6 @@ from lancehouse.lake.commits import (
     CreateConflictError,
     TableLocation,
     create_with_rows,
-    discard_fragments,
     locate_table,
     write_uncommitted,
 )
@@ -307,14 +306,10 @@ def _add_rows(table: TableRef, rows: RowSource, mode: str) -> int:
             return int(lance.write_dataset(rows.to_reader(), dataset, mode=mode.lower()).version)
     at = locate_table(table)
     new_fragments = write_uncommitted(table, at, rows.to_reader(), mode=mode.lower())
-    try:
+    with commits.discard_if_refused(new_fragments, at):
         if mode == "Append":
             return commits.append(table, at, new_fragments, dataset.version)
         return commits.overwrite(table, at, rows.schema, new_fragments, dataset.version)
-    except LanceNamespaceError as error:
-        if commits.is_refusal(error):
-            discard_fragments(new_fragments, at)
-        raise
 
 
 def _needs_batches(table: TableRef, dataset: lance.LanceDataset) -> bool:

@@ -25,7 +25,14 @@ from lancehouse.lake.nearest_rows import (
     to_blocks,
 )
 from lancehouse.lake.scans import FragmentRange, Scan, batch_rows, split_fragments
-from lancehouse.lake.vector_search import DISTANCE, METRICS, SearchEffort, VectorSearch, resolve_vector_column
+from lancehouse.lake.vector_search import (
+    DISTANCE,
+    METRICS,
+    SearchEffort,
+    VectorSearch,
+    find_vector_index,
+    resolve_vector_column,
+)
 from lancehouse.schema.walk import require_columns
 
 DEFAULT_EFFORT = SearchEffort()
@@ -167,27 +174,6 @@ class Search:
     def scan_filter(self) -> str | None:
         """The filter of the rows that are searched."""
         return self.filter if self.prefilter else None
-
-
-@dataclass(frozen=True, slots=True)
-class VectorIndex:
-    """The vector index of a column."""
-
-    name: str
-    kind: str
-    metric: str
-    fragments: frozenset[int]
-    """Ids of the fragments that it covers."""
-
-
-def find_vector_index(dataset: lance.LanceDataset, column: str) -> VectorIndex | None:
-    """Return the vector index of a column, or None."""
-    for index in dataset.describe_indices():
-        if list(index.field_names) == [column] and index.index_type.upper().startswith("IVF"):
-            covered = frozenset(fragment for segment in index.segments for fragment in segment.fragment_ids)
-            metric = str((index.details or {}).get("metric_type") or METRICS[0]).lower()
-            return VectorIndex(index.name, index.index_type, metric, covered)
-    return None
 
 
 def resolve_text_column(table: TableRef, dataset: lance.LanceDataset, column: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
+from operator import index as to_int
 from typing import Any
 
 import lance
@@ -14,6 +14,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.nearest_rows import NearestRows
 from lancehouse.lake.scans import FragmentRange, Scan
 from lancehouse.modes import parse_choice
 from lancehouse.schema.definitions import shown_columns
@@ -68,9 +69,9 @@ class SearchEffort:
             refine = max(LEAST_REFINE, -(-LEAST_CANDIDATES // k))
             if self.ef is not None:  # a graph cannot return more candidates than it keeps
                 refine = min(refine, self.ef // k)
-        probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": index(self.nprobes)}
-        graph = {} if self.ef is None else {"ef": index(self.ef)}
-        return {**probes, "refine_factor": index(refine), **graph}
+        probes = {"minimum_nprobes": LEAST_PROBES} if self.nprobes is None else {"nprobes": to_int(self.nprobes)}
+        graph = {} if self.ef is None else {"ef": to_int(self.ef)}
+        return {**probes, "refine_factor": to_int(refine), **graph}
 
 
 def require_count(name: str, value: Any) -> None:
@@ -80,7 +81,7 @@ def require_count(name: str, value: Any) -> None:
         InvalidInputError: it is not.
     """
     try:
-        is_count = not isinstance(value, bool) and index(value) > 0
+        is_count = not isinstance(value, bool) and to_int(value) > 0
     except TypeError:
         is_count = False
     if not is_count:
@@ -110,8 +111,9 @@ class VectorSearch:
             parse_choice("metric", self.metric, *METRICS)
         require_count("k", self.k)
         self.effort.check(self.k)
-        kind = find_index_kind(dataset, self.column) if self.effort.ef is not None else None
-        if kind is not None and GRAPH not in kind:
+        index = find_vector_index(dataset, self.column) if self.effort.ef is not None else None
+        if index is not None and GRAPH not in index.kind.upper():
+            kind = index.kind.upper()
             raise InvalidInputError(f"{table}: ef is for an HNSW index, and that of {self.column} is {kind}")
         dtype = dataset.schema.field(self.column).type
         if not isinstance(dtype, pa.FixedSizeListType):
@@ -144,11 +146,10 @@ class VectorSearch:
 
     def search_parts(self, table: TableRef, dataset: lance.LanceDataset, parts: Sequence[FragmentRange]) -> list[Hit]:
         """Return the nearest rows of some parts, by comparing all vectors."""
-        scan = Scan((self.column,), self.filter, with_row_id=True)
-        best: list[Hit] = []
-        for batch in scan.batches(table, dataset, parts):
-            best = best_hits([*best, *self._compare_batch(batch)], self.k)
-        return best
+        nearest = NearestRows(np.array([self.vector], np.float32), self.k, self.metric or METRICS[0])
+        nearest.add(Scan((self.column,), self.filter, with_row_id=True).batches(table, dataset, parts))
+        hits = nearest.hits()
+        return list(zip(hits.values.tolist(), hits.rows.tolist(), strict=True))
 
     def read_hits(self, table: TableRef, dataset: lance.LanceDataset, hits: Sequence[Hit]) -> pa.Table:
         """Read the rows that were found, nearest first."""
@@ -168,24 +169,6 @@ class VectorSearch:
 
     def _column_names(self, dataset: lance.LanceDataset) -> list[str]:
         return shown_columns(dataset.schema) if self.columns is None else list(self.columns)
-
-    def _compare_batch(self, batch: pa.RecordBatch) -> list[Hit]:
-        present = batch.filter(batch.column(0).is_valid())
-        vectors: Any = present.column(0)
-        matrix = np.asarray(vectors.flatten(), dtype=np.float32).reshape(len(vectors), -1)
-        distances = _distances(matrix, np.asarray(self.vector, np.float32), self.metric or METRICS[0])
-        rows = present.column(1).to_numpy()
-        close = _nearest(distances, self.k)
-        return [(float(distances[each]), int(rows[each])) for each in close if not np.isnan(distances[each])]
-
-
-def _nearest(distances: Any, k: int) -> Any:
-    """Return the places of the `k` least distances in order, the first of equal ones first; NaN is the greatest."""
-    if k >= len(distances):
-        return np.argsort(distances, kind="stable")
-    limit = np.partition(distances, k - 1)[k - 1]
-    near = np.arange(len(distances)) if np.isnan(limit) else np.flatnonzero(distances <= limit)
-    return near[np.argsort(distances[near], kind="stable")[:k]]
 
 
 def best_hits(hits: Sequence[Hit], k: int) -> list[Hit]:
@@ -209,22 +192,27 @@ def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None
     return vectors[0]
 
 
+@dataclass(frozen=True, slots=True)
+class VectorIndex:
+    """The vector index of a column."""
+
+    name: str
+    kind: str
+    metric: str
+    fragments: frozenset[int]
+    """Ids of the fragments that it covers."""
+
+
+def find_vector_index(dataset: lance.LanceDataset, column: str) -> VectorIndex | None:
+    """Return the vector index of a column, or None."""
+    for index in dataset.describe_indices():
+        if list(index.field_names) == [column] and index.index_type.upper().startswith("IVF"):
+            covered = frozenset(fragment for segment in index.segments for fragment in segment.fragment_ids)
+            metric = str((index.details or {}).get("metric_type") or METRICS[0]).lower()
+            return VectorIndex(index.name, index.index_type, metric, covered)
+    return None
+
+
 def has_vector_index(dataset: lance.LanceDataset, column: str) -> bool:
     """Return whether a column has a vector index."""
-    return find_index_kind(dataset, column) is not None
-
-
-def find_index_kind(dataset: lance.LanceDataset, column: str) -> str | None:
-    """Return the kind of a column's vector index, such as IVF_PQ; None if it has none."""
-    kinds = (each.index_type.upper() for each in dataset.describe_indices() if list(each.field_names) == [column])
-    return next((kind for kind in kinds if kind.startswith("IVF")), None)
-
-
-def _distances(matrix: Any, vector: Any, metric: str) -> Any:
-    if metric == "l2":
-        return ((matrix - vector) ** 2).sum(axis=1)
-    products = matrix @ vector
-    if metric == "dot":
-        return 1 - products
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return 1 - products / (np.linalg.norm(matrix, axis=1) * np.linalg.norm(vector))
+    return find_vector_index(dataset, column) is not None

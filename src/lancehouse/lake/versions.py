@@ -8,7 +8,6 @@ from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 import lance
-from lance.file import LanceFileSession
 from lance_namespace import (
     BatchDeleteTableVersionsRequest,
     BatchDeleteTableVersionsResponse,
@@ -32,6 +31,7 @@ from lancehouse.lake.dataset import (
     MAIN,
     TableRef,
     manifest_folder,
+    open_files,
     parse_version,
     to_millis,
 )
@@ -193,7 +193,7 @@ def _list_files(table: TableRef, folder: str) -> Iterator[str]:
         with suppress(FileNotFoundError), os.scandir(root / folder) as files:
             yield from (file.name for file in files)
         return
-    session = LanceFileSession(str(table.location), storage_options=dict(table.storage_options) or None)
+    session = open_files(str(table.location), table.storage_options)
     yield from (file.rpartition("/")[2] for file in session.list_with_delimiter(folder).objects)
 
 

@@ -19,27 +19,32 @@ from lancehouse.jobs.address import PinnedVersion, TableAddress
 from lancehouse.jobs.job import WriteOptions
 from lancehouse.jobs.lineage_events import Inputs
 from lancehouse.jobs.merge_keys import MergeRules
-from lancehouse.jobs.sources import ICEBERG, IngestSource, Unit, open_source
+from lancehouse.jobs.sources.ingest_source import ICEBERG, IngestSource, Unit, open_source
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.lake.chunked_scan import has_blobs
 from lancehouse.lake.commits import FileLayout
 from lancehouse.lake.dataset import VersionSelector
 from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
-from lancehouse.pipelines import spark_steps, target_table
-from lancehouse.pipelines.arrow_steps import (
+from lancehouse.pipelines import target_table
+from lancehouse.pipelines.columns_and_views import DerivationPlanner, PlannedColumn, PlannedView
+from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
+from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
+from lancehouse.pipelines.steps import (
     ArrowStep,
     ArrowTransform,
     EmbedStep,
     FilterStep,
     FunctionStep,
+    RowCount,
     SelectStep,
+    apply_steps,
+    from_source,
     output_schema,
+    run_python,
+    run_sql,
+    step_schema,
     to_binary_schema,
 )
-from lancehouse.pipelines.columns_and_views import DerivationPlanner, PlannedColumn, PlannedView
-from lancehouse.pipelines.named_functions import NamedFunction, get_function, pickle_by_value
-from lancehouse.pipelines.spark_steps import RowCount
-from lancehouse.pipelines.spec import PipelineSpec, SinkPart, SourcePart, StepPart
 from lancehouse.pipelines.target_table import TargetState, find_table
 from lancehouse.spark.catalog import LanceCatalog
 from lancehouse.spark.engine import parallelism
@@ -318,24 +323,24 @@ class _Planner:
         catalog.use(parse_levels(self.shape.sink.table)[:-1])
         pickle_by_value([each for each in self.functions if each is not None])
         with self.problems.collect("source", self.shape.source.kind):
-            rows.frame = spark_steps.from_source(spark, origin.open(parallelism(spark)), rows.transform, count)
+            rows.frame = from_source(spark, origin.open(parallelism(spark)), rows.transform, count)
             rows.steps = []
             self._plan_steps(rows, done, catalog)
             assert rows.frame is not None
-            rows.frame, rows.steps = spark_steps.apply_steps(rows.frame, rows.transform), []
+            rows.frame, rows.steps = apply_steps(rows.frame, rows.transform), []
         self.problems.raise_if_any()
 
     def _plan_spark_step(
         self, catalog: LanceCatalog, place: int, part: StepPart, function: NamedFunction | None, rows: _PlannedRows
     ) -> bool:
         assert rows.frame is not None
-        frame = spark_steps.apply_steps(rows.frame, rows.transform)
+        frame = apply_steps(rows.frame, rows.transform)
         with self.problems.collect("steps", place, part.kind):
             if part.sql is not None:
-                rows.frame = spark_steps.run_sql(catalog, part.sql, frame)
+                rows.frame = run_sql(catalog, part.sql, frame)
             elif function is not None:
-                rows.frame = spark_steps.run_python(function, frame)
-            rows.steps, rows.schema = [], spark_steps.step_schema(rows.frame)
+                rows.frame = run_python(function, frame)
+            rows.steps, rows.schema = [], step_schema(rows.frame)
             self.lines.append(describe_step(part, SPARK, rows.schema))
             return True
         return False
@@ -439,10 +444,9 @@ class TableUnit(Unit):
     parts: tuple[FragmentRange, ...]
     key: str
     bytes: int = 0
-    rows: int | None = field(default=None)
 
-    def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Yield the rows in a schema; Lance decides about threads."""
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in a schema."""
         table, dataset = self.pinned.open()
         for batch in self.scan.batches(table, dataset, self.parts):
             yield conform(batch, schema, (), str(table))

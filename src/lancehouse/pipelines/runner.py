@@ -24,10 +24,10 @@ from lancehouse.lake.commits import locate_table
 from lancehouse.lake.row_changes import retry_conflicts
 from lancehouse.lake.versions import list_tags
 from lancehouse.pipelines import target_table
-from lancehouse.pipelines.arrow_steps import BlobTransform
 from lancehouse.pipelines.columns_and_views import PlannedColumn, PlannedView
 from lancehouse.pipelines.planner import ARROW, DRIVER, SPARK, PipelinePlan
 from lancehouse.pipelines.spec import IndexPart
+from lancehouse.pipelines.steps import BlobTransform
 from lancehouse.schema.definitions import definitions
 from lancehouse.spark import merge, table_writer
 from lancehouse.spark.engine import SparkEngine, watch_tasks

@@ -27,7 +27,6 @@ from lancehouse.documents import Loc, Problems
 from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs import index_building
 from lancehouse.jobs.address import PinnedVersion, TableAddress, get_client
-from lancehouse.jobs.blob_references import with_blobs
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.index_building import check_buildable
 from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
@@ -37,9 +36,9 @@ from lancehouse.lake.commits import find_version_of_run, is_reverted, require_st
 from lancehouse.lake.dataset import VersionSelector, empty_dataset
 from lancehouse.lake.row_changes import ADDRESS, ROW
 from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
-from lancehouse.pipelines.arrow_steps import to_blob_schema
 from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkPart
-from lancehouse.schema.blob_references import with_bytes
+from lancehouse.pipelines.steps import to_blob_schema
+from lancehouse.schema.blob_references import with_blobs, with_bytes
 from lancehouse.schema.definitions import definitions
 from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_rows import from_spark_rows

@@ -1,4 +1,4 @@
-"""Blob references: small values that stand for blobs of a table's version, until somebody reads them.
+"""Blob columns, and blob references: small values that stand for blobs of a table's version, until somebody reads them.
 
 A reference names a table of the catalog, never a location, and holds no credentials: whoever reads it does so through a
 connection of their own.
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancehouse.schema.array_conversion import build_struct
 from lancehouse.schema.walk import BLOB, EXTENSION
 
 REFERENCE = pa.struct(
@@ -30,6 +31,10 @@ REFERENCE = pa.struct(
 number; `row` is the address of the row in that version; `size` is null where Lance does not tell it, as for an external
 blob that is a whole file.
 """
+BLOB_TYPE = pa.struct(
+    [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
+)
+"""Arrow type of the values of a blob column, as Lance expects them on write."""
 ENCODING = "lance-encoding:blob"
 """Key of field metadata by which Lance stores binaries as blobs."""
 
@@ -56,12 +61,27 @@ def _is_text(dtype: pa.DataType) -> bool:
     return pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype)
 
 
+def blob_field(name: str) -> pa.Field[Any]:
+    """Return a blob column, which Lance stores outside its pages, so that scans do not read it."""
+    return pa.field(name, BLOB_TYPE, metadata={EXTENSION: BLOB})
+
+
+def to_blobs(values: Any, dtype: Any = BLOB_TYPE) -> Any:
+    """Convert an array of binaries to the values of a blob column, whose storage type is `dtype`."""
+    data = values.cast(pa.large_binary())
+    elsewhere = [pa.nulls(len(data), field.type) for field in list(dtype)[1:]]
+    return build_struct(data, list(dtype), [data, *elsewhere])
+
+
+def has_blob_type(column: pa.Field[Any]) -> bool:
+    """Return whether a column has Lance's type of blobs, whose values are structs."""
+    name = column.type.extension_name if isinstance(column.type, pa.BaseExtensionType) else None
+    return BLOB in (name, (column.metadata or {}).get(EXTENSION.encode(), b"").decode())
+
+
 def is_blob(column: pa.Field[Any]) -> bool:
-    """Return whether the values of a column are stored as blobs."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        return column.type.extension_name == BLOB
-    metadata = column.metadata or {}
-    return metadata.get(ENCODING.encode()) == b"true" or metadata.get(EXTENSION.encode()) == BLOB.encode()
+    """Return whether the values of a column are stored as blobs: by its type, or as marked binaries."""
+    return has_blob_type(column) or (column.metadata or {}).get(ENCODING.encode()) == b"true"
 
 
 def takes_references(column: pa.Field[Any]) -> bool:
@@ -104,6 +124,26 @@ def _with_bytes(fields: Iterable[pa.Field[Any]], places: Sequence[Place]) -> lis
             changed.append(pa.field(field.name, pa.large_binary(), field.nullable))
         elif inside and isinstance(field.type, pa.StructType):
             changed.append(field.with_type(pa.struct(_with_bytes(field.type, inside))))
+        else:
+            changed.append(field)
+    return changed
+
+
+def with_blobs(schema: pa.Schema, before: pa.Schema | None = None) -> pa.Schema:
+    """Return the columns of a new table: blobs in place of references, as the table had them before, if it had."""
+    return pa.schema(_with_blobs(schema, before or ()))
+
+
+def _with_blobs(fields: Iterable[pa.Field[Any]], before: Iterable[pa.Field[Any]]) -> list[pa.Field[Any]]:
+    known = {each.name: each for each in before}
+    changed = []
+    for field in fields:
+        old = known.get(field.name)
+        if is_reference(field.type):
+            changed.append(old if old is not None and takes_references(old) else blob_field(field.name))
+        elif isinstance(field.type, pa.StructType) and not is_blob(field):
+            within = old.type if old is not None and isinstance(old.type, pa.StructType) else ()
+            changed.append(field.with_type(pa.struct(_with_blobs(field.type, within))))
         else:
             changed.append(field)
     return changed

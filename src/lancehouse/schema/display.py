@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lancehouse.schema.walk import BLOB, EXTENSION, JSON
+from lancehouse.schema.blob_references import is_blob
+from lancehouse.schema.walk import EXTENSION, JSON, storage_type
 
 Cell = None | bool | int | float | str | dict[str, Any]
 """A value: unchanged where it is short, otherwise an object whose `kind` defines its other keys."""
@@ -21,8 +22,6 @@ SAFE = 2**53 - 1
 """Largest integer that every JSON parser reads exactly."""
 HEAD = 16
 """Number of bytes at the start of a file that show which kind of image it is."""
-BLOB_KEY = b"lance-encoding:blob"
-"""Key of field metadata that marks a blob column."""
 ELLIPSIS = "…"
 
 _SHORT = {
@@ -56,11 +55,9 @@ WHOLE = DisplayLimits(text=200_000, items=20_000, depth=16)
 
 def field_to_json(field: pa.Field[Any]) -> dict[str, Any]:
     """Describe a column or a nested field: name, type, kind of values, nullability, metadata and child fields."""
-    dtype = _storage_type(field.type)
+    dtype = storage_type(field.type)
     children = [dtype.field(place) for place in range(dtype.num_fields)] if isinstance(dtype, pa.StructType) else []
-    if isinstance(dtype, (pa.ListType, pa.LargeListType)) and isinstance(
-        _storage_type(dtype.value_type), pa.StructType
-    ):
+    if isinstance(dtype, (pa.ListType, pa.LargeListType)) and isinstance(storage_type(dtype.value_type), pa.StructType):
         children = [dtype.value_field]
     items = (field.metadata or {}).items()
     metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in items}
@@ -78,12 +75,12 @@ def field_to_json(field: pa.Field[Any]) -> dict[str, Any]:
 
 def value_kind(field: pa.Field[Any]) -> str:
     """Return the kind of values of a column, which decides how they are shown."""
-    name = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(EXTENSION.encode(), b"").decode()
-    if name == BLOB or (field.metadata or {}).get(BLOB_KEY) == b"true":
+    if is_blob(field):
         return "blob"
+    name = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(EXTENSION.encode(), b"").decode()
     if name in JSON:
         return "json"
-    dtype = _storage_type(field.type)
+    dtype = storage_type(field.type)
     if is_vector(dtype):
         return "vector"
     checks = (
@@ -273,10 +270,6 @@ def _format_fields(scalar: Any, limits: DisplayLimits, depth: int) -> Iterator[s
         yield f"{json.dumps(field.name, ensure_ascii=False)}: "
         yield from _format_nested(scalar[place], limits, depth + 1)
     yield "}"
-
-
-def _storage_type(dtype: pa.DataType) -> pa.DataType:
-    return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
 
 
 def _is_text(dtype: pa.DataType) -> bool:

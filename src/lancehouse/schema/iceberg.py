@@ -127,7 +127,7 @@ def from_iceberg(struct: Mapping[str, Any]) -> pa.Schema:
 
 def last_column_id(struct: Mapping[str, Any]) -> int:
     """Return the highest field id of an Iceberg schema, which table metadata must contain; 0 without columns."""
-    return max(_walk_ids(struct), default=0)
+    return max((number for _, number in _ids_by_path((), struct)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,21 +297,6 @@ def _dimensions_below(step: str, dimensions: Mapping[str, int]) -> dict[str, int
         if first == step:
             inside[rest] = size
     return inside
-
-
-def _walk_ids(json: object) -> Iterator[int]:
-    match json:
-        case {"type": "struct", "fields": fields}:
-            for nested in fields:
-                yield nested["id"]
-                yield from _walk_ids(nested["type"])
-        case {"type": "list", "element-id": id, "element": element}:
-            yield id
-            yield from _walk_ids(element)
-        case {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value}:
-            yield from (key_id, value_id)
-            yield from _walk_ids(key)
-            yield from _walk_ids(value)
 
 
 # Values, with the table's field ids, for Parquet files of Iceberg readers

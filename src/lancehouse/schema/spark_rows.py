@@ -36,7 +36,7 @@ from lancehouse.schema.array_conversion import (
     to_small_offsets,
     to_storage,
 )
-from lancehouse.schema.blob_references import Place, find_references
+from lancehouse.schema.blob_references import Place, find_references, to_blobs
 from lancehouse.schema.spark import SparkType, exchange_type, from_spark_name, to_ddl, to_spark
 from lancehouse.schema.walk import BFLOAT16, BLOB, JSON, FoldedField, Node, Path, fold, narrow_decimal, nullable_hint
 
@@ -321,7 +321,9 @@ class _FitVisitor:
             return self._refuse(node, source)
         if node.extension == BLOB:
             return (
-                TargetType(node.type, _blob_conversion(node.type)) if source == "binary" else self._refuse(node, source)
+                TargetType(node.type, lambda array: to_blobs(array, node.type))
+                if source == "binary"
+                else self._refuse(node, source)
             )
         if node.extension == BFLOAT16:
             return TargetType(node.type, to_bfloat16) if source in ("float", "double") else self._refuse(node, source)
@@ -447,17 +449,6 @@ def _time_conversion(to: Any) -> Convert:
             if number.is_valid and not 0 <= number.as_py() < end:
                 raise pa.ArrowInvalid(f"{number} is not in a day")
         return array.cast(pa.int32() if to.bit_width == 32 else pa.int64()).view(to)
-
-    return convert
-
-
-def _blob_conversion(dtype: Any) -> Convert:
-    """Return a conversion of binaries to blobs, with nulls for the fields that would point to an external blob."""
-    elsewhere = [field.type for field in dtype][1:]
-
-    def convert(array: Any) -> Any:
-        children = [array.cast(pa.large_binary()), *(pa.nulls(len(array), other) for other in elsewhere)]
-        return build_struct(array, list(dtype), children)
 
     return convert
 

@@ -32,7 +32,8 @@ JSON = frozenset({"arrow.json", "lance.json"})
 MAX_DECIMAL_DIGITS = 38
 """Largest precision of decimals in Iceberg and Spark."""
 
-_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""Types of views, and what Lance makes of them."""
 
 _PLAIN_LEAVES = frozenset(
     {
@@ -154,7 +155,7 @@ def _to_node(path: Path, field: pa.Field[Any]) -> Node:
         metadata |= {EXTENSION: dtype.extension_name}
         metadata |= decode_metadata(path, {EXTENSION_METADATA.encode(): _serialize_extension(path, dtype)})
         dtype = dtype.storage_type
-    return Node(path, field.name, _VIEWS.get(dtype, dtype), field.nullable, metadata)
+    return Node(path, field.name, VIEWS.get(dtype, dtype), field.nullable, metadata)
 
 
 def _serialize_extension(path: Path, dtype: pa.BaseExtensionType) -> bytes:
@@ -183,6 +184,11 @@ def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Map
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise schema_error(path, f"{dtype} cannot hold {metadata[EXTENSION]}: {error}") from error
     return resolved if resolved.metadata else resolved.remove_metadata()
+
+
+def storage_type(dtype: Any) -> Any:
+    """Return the storage type of an extension type, or the type itself."""
+    return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
 
 
 def map_type(key: pa.Field[Any], value: pa.Field[Any]) -> pa.DataType:

@@ -26,9 +26,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
+from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress, share_answer
 from lancehouse.jobs.blob_references import ReferencedBlobs
-from lancehouse.jobs.executor_cache import share
 from lancehouse.lake.dataset import TableRef, VersionSelector, to_millis
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.scans import FragmentRange, Scan, TooManyBytesError, estimate_bytes, limit_bytes, split_fragments
@@ -79,7 +78,7 @@ def _resolve_at(pinned: PinnedVersion, began_ms: int) -> PinnedVersion:
     # A query is a job of its own: what a worker was told of the table for an earlier one may be out of date.
     job = f"{pinned.job} {began_ms}"
     key = (*pinned.address.identity, "latest", pinned.branch)
-    return replace(pinned, job=job, **share(key, job, lambda: _find_latest(replace(pinned, job=job), began_ms)))
+    return replace(pinned, job=job, **share_answer(key, job, lambda: _find_latest(replace(pinned, job=job), began_ms)))
 
 
 def _find_latest(pinned: PinnedVersion, began_ms: int) -> dict[str, Any]:

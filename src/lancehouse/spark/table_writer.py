@@ -18,16 +18,24 @@ from lance_namespace.errors import (
 from pyspark.sql import DataFrame
 
 from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.blob_references import ReferencedBlobs, with_blobs
+from lancehouse.jobs.blob_references import ReferencedBlobs
 from lancehouse.jobs.engine import LocalEngine
-from lancehouse.jobs.job import Job, WriteOptions, declare_table, find_version_of_same_run, undo_declaration
+from lancehouse.jobs.job import (
+    Job,
+    WriteOptions,
+    declare_table,
+    find_version_of_same_run,
+    retry_changed_columns,
+    undo_declaration,
+)
 from lancehouse.jobs.merge import StagedRows, merge
 from lancehouse.jobs.merge_keys import MergeRules, check_keys
-from lancehouse.jobs.table_changes import evolve_columns, retry_changed_columns
+from lancehouse.jobs.table_changes import evolve_columns
 from lancehouse.lake import commits
 from lancehouse.lake.commits import FileLayout, NewFragment, locate_table
 from lancehouse.lake.dataset import TableRef, empty_dataset
 from lancehouse.lake.manifests import read_transaction_uuid
+from lancehouse.schema.blob_references import with_blobs
 from lancehouse.schema.spark import table_schema
 from lancehouse.schema.spark_rows import SparkToLance, from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability

@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from lancehouse.jobs.sources import IngestSource, open_source
+from lancehouse.jobs.sources.ingest_source import IngestSource, open_source
 
 
-def read(source: IngestSource, schema: pa.Schema | None = None, *, use_threads: bool = True) -> pa.Table:
+def read(source: IngestSource, schema: pa.Schema | None = None) -> pa.Table:
     """All rows, in the source's schema or another."""
     wanted = source.schema if schema is None else schema
     batches = []
     for unit in source.units:
         sent = cloudpickle.loads(cloudpickle.dumps(unit))
         assert sent.key == unit.key
-        batches += list(sent.batches(wanted, use_threads=use_threads))
+        batches += list(sent.batches(wanted))
     for batch in batches:
         assert batch.schema.equals(wanted, check_metadata=True)
         batch.validate(full=True)

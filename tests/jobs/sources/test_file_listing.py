@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.jobs.sources import open_source
+from lancehouse.jobs.sources.ingest_source import open_source
 from tests.jobs.sources.reading import rows
 
 

@@ -17,8 +17,8 @@ from lance_namespace.errors import (
 )
 from pyarrow import fs
 
-from lancehouse.jobs.sources import open_source
 from lancehouse.jobs.sources.file_listing import Store, locate, translate_read_errors
+from lancehouse.jobs.sources.ingest_source import open_source
 from tests.jobs.sources.reading import read, rows
 from tests.lake.store import BUCKET
 from tests.lake.store import FakeStore as RefusingStore

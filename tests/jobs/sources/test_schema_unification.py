@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.jobs.sources import open_source
-from lancehouse.jobs.sources.schemas import BLOB_TYPE, blob_field, conform
+from lancehouse.jobs.sources.ingest_source import open_source
+from lancehouse.jobs.sources.schemas import conform
+from lancehouse.schema.blob_references import BLOB_TYPE, blob_field
 from tests.jobs.sources.reading import read
 
 VECTOR = pa.list_(pa.float32(), 2)

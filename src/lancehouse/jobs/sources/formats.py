@@ -1,4 +1,4 @@
-"""File formats: the interface that each implements, options of text formats, and reading of batches."""
+"""File formats: their base class, the options of text formats, and the formats that are no text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import codecs
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from itertools import groupby
+from math import ceil
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
@@ -19,8 +25,10 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.credentials import EXPIRES, REGIONS, SECRETS, SPELLINGS, TUNING
-from lancehouse.jobs.sources.file_listing import SourceFile, translate_read_errors, wrong_encoding_message
+from lancehouse.jobs.sources.file_listing import SourceFile, translate_read_errors
 from lancehouse.jobs.sources.schemas import conform
+from lancehouse.lake.chunked_scan import group_up_to
+from lancehouse.schema.blob_references import blob_field, to_blobs
 from lancehouse.schema.spark import parse_field, parse_schema
 from lancehouse.suggestions import suggest
 
@@ -209,24 +217,13 @@ _EXPECTED: Mapping[str, str] = {
 ALL_OPTIONS = tuple(_PARSERS)
 
 
-COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
-"""Extensions of compressed text files that pyarrow reads as a stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """The smallest part of a file that can be read by itself, such as a row group of Parquet."""
-
-    bytes: int
-    rows: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
     """What is known of a file before its rows are read."""
 
     schema: pa.Schema
-    pieces: tuple[FilePiece, ...]
+    pieces: tuple[int, ...]
+    """Sizes in bytes of the smallest parts that can be read by themselves, such as row groups of Parquet."""
     doubts: Mapping[str, str] = field(default_factory=dict)
     """Columns whose type cannot be inferred, each with the error message; `schema` has a type for them nevertheless."""
 
@@ -237,7 +234,6 @@ class FilePart:
 
     file: SourceFile
     bytes: int
-    rows: int | None = None
     pieces: range | None = None
     """None for the whole file."""
 
@@ -249,12 +245,11 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The columns to read from a file, and how."""
+    """The columns to read from a file."""
 
     schema: pa.Schema
     source_columns: frozenset[str] | None
     """All columns of the source; None where the user chose some of them, so that others do not matter."""
-    use_threads: bool
 
     def require_known(self, names: Iterable[str], file: SourceFile) -> None:
         """Check that a file has no column that would be lost because it was not seen when the source was opened.
@@ -272,94 +267,40 @@ class ReadRequest:
             )
 
 
-class Format(Protocol):
-    """How files of one format are surveyed and read."""
+@dataclass(frozen=True)
+class Format(ABC):
+    """How files of one format are surveyed and read; can be sent to other processes."""
 
-    @property
-    def is_text(self) -> bool:
-        """Whether types are inferred from text; a column that has no value in any file becomes a string then."""
+    options: TextOptions = field(default_factory=TextOptions)
+    """The options with which files are read."""
 
-    @property
-    def options(self) -> TextOptions:
-        """The options with which files are read."""
+    name: ClassVar[str]
+    extensions: ClassVar[tuple[str, ...]]
+    """File extensions, in lower case."""
+    known: ClassVar[tuple[str, ...]] = ()
+    """Names of the options that the format has."""
+    is_text: ClassVar[bool] = False
+    """Whether types are inferred from text; a column that has no value in any file becomes a string then."""
 
-    def with_options(self, options: Mapping[str, Any]) -> Format:
+    def with_options(self, options: Mapping[str, Any]) -> Self:
         """Return a copy of this format with options.
 
         Raises:
             InvalidInputError: the format has no such option.
         """
+        return replace(self, options=TextOptions.parse(self.name, options, self.known))
 
-    @property
-    def extensions(self) -> tuple[str, ...]:
-        """File extensions, in lower case."""
-
+    @abstractmethod
     def survey(self, file: SourceFile) -> FileSurvey:
         """Find out the schema and the pieces of a file without reading all of it."""
 
+    @abstractmethod
     def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows in the requested schema."""
 
 
-def choose_format(
-    files: Sequence[SourceFile], requested: str | None, formats_by_name: Mapping[str, Format]
-) -> tuple[str, list[SourceFile]]:
-    """Return the name of the format of files, and the files that have it.
-
-    With a requested format, files that the user named are read whatever their extension is.
-
-    Raises:
-        InvalidInputError: an extension is unknown, there are several formats, or no file has the requested one.
-    """
-    if requested is not None:
-        chosen = [
-            file for file in files if file.is_named or file.path.lower().endswith(formats_by_name[requested].extensions)
-        ]
-        if not chosen:
-            endings = ", ".join(formats_by_name[requested].extensions)
-            raise InvalidInputError(
-                f"there is no file of format {requested} ({endings}) beside {files[0].name}: "
-                "to read files whatever they "
-                "are called, name them by a glob"
-            )
-        return requested, chosen
-    formats: dict[str, SourceFile] = {}
-    for file in files:
-        formats.setdefault(_format_by_extension(file, formats_by_name), file)
-    if len(formats) > 1:
-        (one, first), (other, second) = [*formats.items()][:2]
-        raise InvalidInputError(f"{first.name} is {one} but {second.name} is {other}: say with format= which to read")
-    return next(iter(formats)), list(files)
-
-
-def _format_by_extension(file: SourceFile, formats_by_name: Mapping[str, Format]) -> str:
-    for name, each in formats_by_name.items():
-        if file.path.lower().endswith(each.extensions):
-            return name
-    raise InvalidInputError(
-        f"the format of {file.name} cannot be told from its extension: say it with format=, one of "
-        f"{', '.join(formats_by_name)}"
-    )
-
-
-BLOCK_BYTES = 4 << 20
-"""Size of the blocks in which text is read; types are inferred from the first block of a file."""
-
-
-@dataclass(frozen=True)
-class Tabular(ABC):
+class Tabular(Format):
     """A format whose files hold rows and columns."""
-
-    options: TextOptions = field(default_factory=TextOptions)
-
-    is_text: ClassVar[bool] = False
-    name: ClassVar[str]
-    known: ClassVar[tuple[str, ...]] = ()
-    """Names of the options that the format has."""
-
-    def with_options(self, options: Mapping[str, Any]) -> Self:
-        """Return a copy of this format with options."""
-        return replace(self, options=TextOptions.parse(self.name, options, self.known))
 
     def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the parts, one part after the other, in the requested schema."""
@@ -375,47 +316,179 @@ class Tabular(ABC):
         """Yield the rows with the file's own types, with the requested columns and perhaps others."""
 
 
-_DIGITS = 100
-_NOT_TEXT = "invalid UTF8"
-"""Part of pyarrow's message for bytes that are not valid text."""
+# Parquet, Arrow and images
+
+
+def split_into_runs(sizes: Sequence[int], target: int) -> list[range]:
+    """Cut a sequence into runs of about the same total size, none much larger than `target`."""
+    total = sum(sizes)
+    count = ceil(total / target)
+    ranges: list[range] = []
+    start = total_before = 0
+    for place, size in enumerate(sizes):
+        # End the run before this item or after it, whichever is nearer to the ideal end.
+        if place > start and (total_before + size / 2) * count > total * (len(ranges) + 1):
+            ranges.append(range(start, place))
+            start = place
+        total_before += size
+    return [*ranges, range(start, len(sizes))]
+
+
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 32 << 10
+WINDOW_BYTES = 32 << 20
+"""Total size of the row groups, or of the images, that are read at once; a larger image is read alone."""
+
+
+class Parquet(Tabular):
+    """Parquet. The footer tells the schema, the number of rows and where a file can be split."""
+
+    name = "parquet"
+    extensions = (".parquet", ".pq")
+
+    def survey(self, file: SourceFile) -> FileSurvey:
+        """Read the footer."""
+        with file.store.file_system().open_input_file(file.path) as opened:
+            parquet = pq.ParquetFile(opened)
+            groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+            total = sum(group.total_byte_size for group in groups) or 1
+            pieces = tuple(file.size * group.total_byte_size // total for group in groups)
+            return FileSurvey(parquet.schema_arrow, pieces)
+
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the requested columns, in batches of a few megabytes."""
+        with part.file.store.file_system().open_input_file(part.file.path) as opened:
+            parquet = pq.ParquetFile(opened, pre_buffer=True)
+            names = parquet.schema_arrow.names
+            wanted.require_known(names, part.file)
+            columns = [name for name in names if name in wanted.schema.names]
+            groups = range(parquet.num_row_groups) if part.pieces is None else part.pieces
+            sizes = [parquet.metadata.row_group(number).total_byte_size for number in groups]
+            for window in split_into_runs(sizes, WINDOW_BYTES):
+                numbers = [groups[place] for place in window]
+                rows = _batch_rows(parquet.metadata, numbers)
+                yield from parquet.iter_batches(rows, row_groups=numbers, columns=columns)
+
+
+def _batch_rows(metadata: Any, groups: list[int]) -> int:
+    described = [metadata.row_group(number) for number in groups]
+    rows = sum(group.num_rows for group in described)
+    row_bytes = sum(group.total_byte_size for group in described) / max(rows, 1)
+    return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
+
+
+_FILE = b"ARROW1"
+
+
+class Ipc(Tabular):
+    """Arrow IPC. A file can be split between its batches, a stream cannot; both are read batch by batch."""
+
+    name = "arrow"
+    extensions = (".arrow", ".feather", ".ipc")
+
+    def survey(self, file: SourceFile) -> FileSurvey:
+        """Read the schema and the number of batches."""
+        with _open_reader(file) as (reader, is_file):
+            count = reader.num_record_batches if is_file else 1
+            return FileSurvey(reader.schema, (file.size // max(count, 1),) * count)
+
+    def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the requested columns, in the batches of the file."""
+        with _open_reader(part.file) as (reader, _):
+            names = reader.schema.names
+            wanted.require_known(names, part.file)
+        columns = [place for place, name in enumerate(names) if name in wanted.schema.names]
+        options = pa.ipc.IpcReadOptions(included_fields=columns)
+        with _open_reader(part.file, options if columns else None) as (reader, is_file):
+            if not is_file:
+                yield from reader
+                return
+            for number in range(reader.num_record_batches) if part.pieces is None else part.pieces:
+                yield reader.get_batch(number)
 
 
 @contextmanager
-def explain_type_errors(file: SourceFile, options: TextOptions) -> Iterator[None]:
-    """Replace pyarrow's error for text that does not fit its type by one that says where the types come from.
-
-    Raises:
-        InvalidInputError: the file is not in the given encoding.
-        TableSchemaValidationError: a value has another type.
-    """
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        if _NOT_TEXT in str(error):
-            raise InvalidInputError(wrong_encoding_message(file.name, options.encoding)) from error
-        raise TableSchemaValidationError(
-            f"{file.name} does not fit the types of its first {BLOCK_BYTES >> 20} MB, or of the table: {error}; give a "
-            "type that fits, such as options={'types': {'column': 'string'}}, or create the table with such types and "
-            "append to it"
-        ) from error
+def _open_reader(file: SourceFile, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[Any, bool]]:
+    with file.store.file_system().open_input_file(file.path) as opened:
+        is_file = opened.read(len(_FILE)) == _FILE
+        opened.seek(0)
+        opener: Any = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        with opener(opened, options=options) as reader:
+            yield reader, is_file
 
 
-def parse_integer(digits: str) -> int:
-    """Parse an integer, truncated to 100 digits.
+WINDOW_FILES = 1024
+"""Largest number of images that are read at once."""
+READERS = 8
+"""Number of threads that read images."""
 
-    That is enough to see that it exceeds 64 bits; Python refuses to parse integers of thousands of digits.
-    """
-    return int(digits.strip()[:_DIGITS])
+MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        ".jpg": "image/jpeg",
+        ".jpeg": "image/jpeg",
+        ".png": "image/png",
+        ".webp": "image/webp",
+        ".gif": "image/gif",
+        ".bmp": "image/bmp",
+        ".tif": "image/tiff",
+        ".tiff": "image/tiff",
+    }
+)
+
+_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("path", pa.string()),
+    pa.field("folder", pa.string()),
+    pa.field("media_type", pa.string()),
+    pa.field("size", pa.int64()),
+    pa.field("modified", pa.timestamp("us", "UTC")),
+    blob_field("image"),
+]
+IMAGES = pa.schema(_COLUMNS)
+"""Schema of images; `folder` is the name of the folder that contains the image, which is its label in many data sets.
+"""
 
 
-def is_large(number: float) -> bool:
-    """Return whether a number is out of the range of 64-bit integers."""
-    return not -(2**63) <= number < 2**63
+class Images(Format):
+    """Images. Nothing is decoded: the bytes of a file are a blob, its media type comes from the extension."""
+
+    name = "images"
+    extensions = tuple(MEDIA_TYPES)
+
+    def survey(self, file: SourceFile) -> FileSurvey:
+        """Return the schema, which is the same for all images; the file is not opened."""
+        return FileSurvey(IMAGES, (file.size,))
+
+    def read(self, parts: Sequence[FilePart], wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; several files are read at once."""
+        needs_bytes = "image" in wanted.schema.names
+        with ThreadPoolExecutor(READERS) as readers:
+            for window in _group_files([part.file for part in parts]):
+                contents = list(readers.map(_read_file, window)) if needs_bytes else [None] * len(window)
+                yield conform(_to_batch(window, contents), wanted.schema, window[0].partition, window[0].name)
 
 
-def too_large_message(column: str, value: str) -> str:
-    """Return the error message for integers that exceed 64 bits, and that a double would round."""
-    return (
-        f"column {column} has integers of more than 64 bits, such as {value}: give its type, such as "
-        f"options={{'types': {{'{column}': 'decimal(38,0)'}}}}"
-    )
+def _group_files(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    """Yield groups of files to read at once, each with the same partition values."""
+    for _, together in groupby(files, lambda file: file.partition):
+        yield from group_up_to(together, lambda file: file.size, WINDOW_BYTES, WINDOW_FILES)
+
+
+def _read_file(file: SourceFile) -> bytes:
+    with (
+        translate_read_errors(file.name, file.store.options),
+        file.store.file_system().open_input_file(file.path) as opened,
+    ):
+        return opened.readall()
+
+
+def _to_batch(files: Sequence[SourceFile], contents: Sequence[bytes | None]) -> pa.RecordBatch:
+    paths = [PurePosixPath(file.path) for file in files]
+    columns: list[Any] = [
+        pa.array([file.name for file in files]),
+        pa.array([path.parent.name for path in paths]),
+        pa.array([MEDIA_TYPES.get(path.suffix.lower()) for path in paths], pa.string()),
+        pa.array([file.size for file in files], pa.int64()),
+        pa.array([file.modified_ns // 1000 for file in files], pa.timestamp("us", "UTC")),
+        to_blobs(pa.array(contents, pa.large_binary())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=IMAGES)

@@ -30,9 +30,9 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lancehouse.identifiers import parse_levels
-from lancehouse.jobs.sources import IngestSource, Unit, group_by_size, joint_key, target_bytes
 from lancehouse.jobs.sources.file_listing import check_columns, translate_read_errors
 from lancehouse.jobs.sources.formats import ALL_OPTIONS
+from lancehouse.jobs.sources.ingest_source import IngestSource, Unit, group_by_size, joint_key, target_bytes
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.schema.iceberg import from_iceberg
 from lancehouse.secrets import redact
@@ -82,10 +82,9 @@ class IcebergUnit(Unit):
     tasks: tuple[FileScanTask, ...] = field(repr=False)
     key: str
     bytes: int
-    rows: int | None
 
-    def batches(self, schema: pa.Schema, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Yield the rows in a schema; pyiceberg decides about threads."""
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in a schema."""
         for task in self.tasks:
             name = task.file.file_path
             with translate_read_errors(name, self.scan.io.properties):
@@ -156,7 +155,6 @@ def _to_unit(scan: IcebergScan, tasks: Sequence[FileScanTask]) -> IcebergUnit:
         tasks=tuple(tasks),
         key=joint_key([f"{task.file.file_path} {_file_bytes(task)}" for task in tasks], about),
         bytes=sum(map(_file_bytes, tasks)),
-        rows=sum(task.file.record_count for task in tasks),
     )
 
 

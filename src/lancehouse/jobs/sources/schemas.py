@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import Any
@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.schema.walk import BLOB, EXTENSION, MAX_DECIMAL_DIGITS, map_children, nullable_hint
+from lancehouse.schema.blob_references import has_blob_type, to_blobs
+from lancehouse.schema.walk import MAX_DECIMAL_DIGITS, VIEWS, map_children, nullable_hint, storage_type
 
 INTEGER_DIGITS = 20
 """Number of decimal digits of the largest 64-bit integer, unsigned ones included."""
 
 Partition = Sequence[tuple[str, str | None]]
-
-_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
@@ -89,7 +88,7 @@ def _normalize_field(field: pa.Field[Any], *, decode: bool = False) -> pa.Field[
     dtype = map_children(field.type, lambda child: _normalize_field(child, decode=decode))
     if decode and isinstance(dtype, pa.DictionaryType):
         dtype = dtype.value_type
-    bare = field.with_type(_VIEWS.get(dtype, dtype)).remove_metadata()
+    bare = field.with_type(VIEWS.get(dtype, dtype)).remove_metadata()
     return bare.with_metadata(metadata) if metadata else bare
 
 
@@ -159,11 +158,6 @@ def _is_widening(have: Any, want: Any) -> bool:
     return not (is_text and is_binary) and not (pa.types.is_decimal(have) and pa.types.is_floating(want))
 
 
-BLOB_TYPE = pa.struct(
-    [("data", pa.large_binary()), ("uri", pa.string()), ("position", pa.uint64()), ("size", pa.uint64())]
-)
-"""Arrow type of the values of a blob column, as Lance expects them on write."""
-
 _MEANINGS: Sequence[tuple[Callable[[Any], bool], str]] = (
     (pa.types.is_boolean, "boolean"),
     (lambda dtype: pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype), "number"),
@@ -178,19 +172,6 @@ _SAME = {("date", "timestamp"), ("boolean", "number")}
 
 _untyped: Any = pa
 """pyarrow, for arguments that its type stubs lack."""
-
-
-def blob_field(name: str) -> pa.Field[Any]:
-    """Return a blob column, which Lance stores outside its pages, so that scans do not read it."""
-    return pa.field(name, BLOB_TYPE, metadata={EXTENSION: BLOB})
-
-
-def to_blobs(values: Any) -> Any:
-    """Convert an array of binaries to the values of a blob column."""
-    data = values.cast(pa.large_binary())
-    absent = [pa.nulls(len(data), field.type) for field in list(BLOB_TYPE)[1:]]
-    mask = data.is_null() if data.null_count else None
-    return _untyped.StructArray.from_arrays([data, *absent], fields=list(BLOB_TYPE), mask=mask)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, partition: Partition, name: str) -> pa.RecordBatch:
@@ -241,26 +222,15 @@ def _cast_array(array: Any, field: pa.Field[Any]) -> Any:
     dtype = storage_type(target_type)
     if array.type == dtype:
         return _wrap(array, target_type)
-    if _is_blob(field) and not isinstance(array.type, pa.StructType):
+    if has_blob_type(field) and not isinstance(array.type, pa.StructType):
         return _wrap(to_blobs(array).cast(dtype), target_type)
     if lost := _describe_loss(array.type, dtype):
         raise pa.ArrowTypeError(lost)
     return _wrap(array.cast(dtype), target_type)
 
 
-def storage_type(dtype: Any) -> Any:
-    """Return the storage type of an extension type, or the type itself."""
-    return dtype.storage_type if isinstance(dtype, pa.BaseExtensionType) else dtype
-
-
 def _wrap(array: Any, dtype: Any) -> Any:
     return dtype.wrap_array(array) if isinstance(dtype, pa.BaseExtensionType) else array
-
-
-def _is_blob(field: pa.Field[Any]) -> bool:
-    dtype: Any = field.type
-    name = dtype.extension_name if isinstance(dtype, pa.BaseExtensionType) else None
-    return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
 
 
 @lru_cache(maxsize=1024)

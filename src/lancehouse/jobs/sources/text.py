@@ -10,27 +10,70 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, TableSchemaValidationError
 from pyarrow import csv, json
 
 from lancehouse.jobs.sources.file_listing import SourceFile, wrong_encoding_message
 from lancehouse.jobs.sources.formats import (
     ALL_OPTIONS,
-    BLOCK_BYTES,
-    COMPRESSIONS,
     UTF8,
     FilePart,
-    FilePiece,
     FileSurvey,
     ReadRequest,
     Tabular,
-    explain_type_errors,
-    is_large,
-    parse_integer,
-    too_large_message,
+    TextOptions,
 )
-from lancehouse.jobs.sources.schemas import replace_null_types, storage_type
-from lancehouse.schema.walk import map_children
+from lancehouse.jobs.sources.schemas import replace_null_types
+from lancehouse.schema.walk import map_children, storage_type
+
+COMPRESSIONS = ("", ".gz", ".bz2", ".zst", ".lz4")
+"""Extensions of compressed text files that pyarrow reads as a stream."""
+BLOCK_BYTES = 4 << 20
+"""Size of the blocks in which text is read; types are inferred from the first block of a file."""
+_DIGITS = 100
+_NOT_TEXT = "invalid UTF8"
+"""Part of pyarrow's message for bytes that are not valid text."""
+
+
+@contextmanager
+def _explain_type_errors(file: SourceFile, options: TextOptions) -> Iterator[None]:
+    """Replace pyarrow's error for text that does not fit its type by one that says where the types come from.
+
+    Raises:
+        InvalidInputError: the file is not in the given encoding.
+        TableSchemaValidationError: a value has another type.
+    """
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if _NOT_TEXT in str(error):
+            raise InvalidInputError(wrong_encoding_message(file.name, options.encoding)) from error
+        raise TableSchemaValidationError(
+            f"{file.name} does not fit the types of its first {BLOCK_BYTES >> 20} MB, or of the table: {error}; give a "
+            "type that fits, such as options={'types': {'column': 'string'}}, or create the table with such types and "
+            "append to it"
+        ) from error
+
+
+def _parse_integer(digits: str) -> int:
+    """Parse an integer, truncated to 100 digits.
+
+    That is enough to see that it exceeds 64 bits; Python refuses to parse integers of thousands of digits.
+    """
+    return int(digits.strip()[:_DIGITS])
+
+
+def _is_large(number: float) -> bool:
+    """Return whether a number is out of the range of 64-bit integers."""
+    return not -(2**63) <= number < 2**63
+
+
+def _too_large_message(column: str, value: str) -> str:
+    """Return the error message for integers that exceed 64 bits, and that a double would round."""
+    return (
+        f"column {column} has integers of more than 64 bits, such as {value}: give its type, such as "
+        f"options={{'types': {{'{column}': 'decimal(38,0)'}}}}"
+    )
 
 
 class Delimited(Tabular):
@@ -48,7 +91,7 @@ class Delimited(Tabular):
             schema = reader.schema
             fields = [column.with_type(types.get(column.name, _widen_timestamp(column.type))) for column in schema]
         inferred = {column.name: column.type for column in schema if column.name not in types}
-        return FileSurvey(pa.schema(fields), (FilePiece(file.size),), dict(self._find_doubts(file, inferred)))
+        return FileSurvey(pa.schema(fields), (file.size,), dict(self._find_doubts(file, inferred)))
 
     def _find_doubts(self, file: SourceFile, inferred: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name, dtype in inferred.items():
@@ -64,8 +107,8 @@ class Delimited(Tabular):
         for name in numbers if batch is not None else ():
             texts = batch.column(name).drop_null()
             if pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
-                large = [number for number in map(parse_integer, texts.to_pylist()) if is_large(number)]
-                yield from [(name, f"{file.name}: {too_large_message(name, str(large[0]))}")] if large else []
+                large = [number for number in map(_parse_integer, texts.to_pylist()) if _is_large(number)]
+                yield from [(name, f"{file.name}: {_too_large_message(name, str(large[0]))}")] if large else []
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the requested columns, parsed as the requested types."""
@@ -76,8 +119,8 @@ class Delimited(Tabular):
         types = {field.name: storage_type(field.type) for field in wanted.schema if field.name in names}
         column_types = types or {names[0]: pa.string()}  # some column must be read to count rows
         with (
-            explain_type_errors(file, self.options),
-            self._open_reader(file, column_types, list(column_types), use_threads=wanted.use_threads) as reader,
+            _explain_type_errors(file, self.options),
+            self._open_reader(file, column_types, list(column_types), use_threads=True) as reader,
         ):
             yield from reader
 
@@ -155,11 +198,11 @@ class JsonLines(Tabular):
         types, inferred_schema = self.options.known_types, _infer_schema(file, first)
         fields = [column.with_type(types.get(column.name, column.type)) for column in inferred_schema]
         doubts = {
-            name: f"{file.name}: {too_large_message(name, value)}"
+            name: f"{file.name}: {_too_large_message(name, value)}"
             for name, value in _large_integers(first).items()
             if name not in types or not _is_number(types[name])
         }
-        return FileSurvey(pa.schema(fields), (FilePiece(file.size),), doubts)
+        return FileSurvey(pa.schema(fields), (file.size,), doubts)
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows, parsed as the requested types where JSON has such values."""
@@ -168,8 +211,8 @@ class JsonLines(Tabular):
             schema = schema or _explicit_schema(
                 _infer_schema(part.file, block), _columns_in_file(part.file, wanted.schema)
             )
-            with explain_type_errors(part.file, self.options):
-                rows = _parse_block(part.file, block, schema, use_threads=wanted.use_threads)
+            with _explain_type_errors(part.file, self.options):
+                rows = _parse_block(part.file, block, schema)
             wanted.require_known(rows.schema.names, part.file)
             yield from rows.to_batches()
 
@@ -205,9 +248,9 @@ def _large_integers(block: bytes) -> dict[str, str]:
     numbers: dict[str, list[int | float]] = {}
     for line in block.splitlines():
         with suppress(ValueError):  # lines that only pyarrow can parse are skipped
-            for name, value in python_json.loads(line, parse_int=parse_integer).items():
+            for name, value in python_json.loads(line, parse_int=_parse_integer).items():
                 numbers.setdefault(name, []).extend(_walk_numbers(value))
-    large = {name: next(filter(is_large, found), None) for name, found in numbers.items()}
+    large = {name: next(filter(_is_large, found), None) for name, found in numbers.items()}
     return {
         name: str(value)
         for name, value in large.items()
@@ -232,13 +275,13 @@ def _infer_schema(file: SourceFile, block: bytes) -> pa.Schema:
     return pa.schema([field.with_type(_times_to_text(field.type)) for field in _parse_block(file, block, None).schema])
 
 
-def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None, *, use_threads: bool = True) -> pa.Table:
+def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None) -> pa.Table:
     if block.lstrip().startswith(b"["):
         raise InvalidInputError(f"{file.name} is an array of JSON: write one object on each line instead")
     source: Any = pa.BufferReader(block)  # the stubs of read_json know files only
     return json.read_json(
         source,
-        json.ReadOptions(use_threads=use_threads, block_size=max(len(block), BLOCK_BYTES)),  # no line is cut
+        json.ReadOptions(block_size=max(len(block), BLOCK_BYTES)),  # no line is cut
         json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
     )
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import TableSchemaValidationError
 
-from lancehouse.schema.evolution import is_widening, plan_evolution
+from lancehouse.jobs.table_changes import is_widening, plan_evolution
 from lancehouse.schema.spark import parse_schema
 
 WIDENED = [

@@ -23,9 +23,8 @@ from lance_namespace import (
 from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.connection import Connection
-from lancehouse.jobs import executor_cache
-from lancehouse.jobs.address import TableAddress
-from lancehouse.jobs.executor_cache import SharedNamespace, share
+from lancehouse.jobs import address
+from lancehouse.jobs.address import SharedNamespace, TableAddress, share_answer
 from lancehouse.lake.operations import TableOperations
 
 SECRET = "verysecretvalue"
@@ -60,13 +59,13 @@ def test_many_workers_ask_once(executor: Path) -> None:
         return ask()
 
     with ThreadPoolExecutor(8) as workers:
-        answers = list(workers.map(lambda _: share(["catalog", "t"], "job", slowly), range(8)))
+        answers = list(workers.map(lambda _: share_answer(["catalog", "t"], "job", slowly), range(8)))
     assert ask.times == 1
     assert all(answer == answers[0] for answer in answers)
 
 
 def test_only_the_user_of_the_executor_can_read_it(executor: Path) -> None:
-    share(["catalog", SECRET], "job", Asked())
+    share_answer(["catalog", SECRET], "job", Asked())
     [folder] = executor.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = list(folder.iterdir())
@@ -87,16 +86,16 @@ def test_only_the_user_of_the_executor_can_read_it(executor: Path) -> None:
 )
 def test_what_is_asked_again(executor: Path, lives_s: float | None, key: str, job: str, times: int) -> None:
     ask = Asked(lives_s)
-    share(["t"], "job", ask)
-    share([key], job, ask)
+    share_answer(["t"], "job", ask)
+    share_answer([key], job, ask)
     assert ask.times == times
 
 
 def test_keys_without_an_expiry_may_be_replaced(executor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Asked()
-    share(["t"], "job", ask)
-    monkeypatch.setattr(executor_cache, "LONGEST_S", 0)
-    share(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
+    monkeypatch.setattr(address, "LONGEST_S", 0)
+    share_answer(["t"], "job", ask)
     assert ask.times == 2
 
 
@@ -118,7 +117,7 @@ def _remove(folder: Path) -> None:
 def test_no_secret_is_written_where_others_could_read_it(executor: Path, spoil: Callable[[Path], None]) -> None:
     spoil(executor)
     ask = Asked()
-    assert [share(["t"], "job", ask) for _ in range(2)][1]["location"] == "s3://b/t"
+    assert [share_answer(["t"], "job", ask) for _ in range(2)][1]["location"] == "s3://b/t"
     assert ask.times == 2
     assert not [file for file in executor.parent.rglob("*") if file.is_file()]
 
@@ -131,8 +130,8 @@ def test_elsewhere_than_in_an_executor(tmp_path: Path, monkeypatch: pytest.Monke
     else:
         monkeypatch.setenv("SPARK_LOCAL_DIRS", value.format(tmp_path))
     ask = Asked()
-    share(["t"], "job", ask)
-    share(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
     assert ask.times == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -142,19 +141,19 @@ def test_a_failure_is_not_shared(executor: Path) -> None:
         raise ServiceUnavailableError("the catalog is down")
 
     with pytest.raises(ServiceUnavailableError):
-        share(["t"], "job", fail)
+        share_answer(["t"], "job", fail)
     ask = Asked()
-    share(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
     assert ask.times == 1
 
 
 def test_a_file_that_is_broken_is_written_again(executor: Path) -> None:
     ask = Asked()
-    share(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
     [file] = [file for file in (executor / "lancehouse").iterdir() if not file.suffix]
     file.write_text(json.dumps({"job": "job"})[:-1])
-    share(["t"], "job", ask)
-    share(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
+    share_answer(["t"], "job", ask)
     assert ask.times == 2
 
 

@@ -1,14 +1,18 @@
-"""Steps of a pipeline that transform Arrow batches: filter, select, embed, functions; blobs are binaries to them."""
+"""Steps of a pipeline: those that transform Arrow batches, and those that Spark runs (SQL, Python on DataFrames).
+
+To Arrow steps, blobs are binaries. Spark passes rows to those that stand between its own.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +22,23 @@ from lance_namespace.errors import (
     TableColumnNotFoundError,
     UnsupportedOperationError,
 )
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
+from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.column_functions import FOREIGN
-from lancehouse.jobs.sources.schemas import blob_field
+from lancehouse.jobs.sources.ingest_source import IngestSource, Unit
+from lancehouse.lake.job_records import JobProgress
 from lancehouse.pipelines.named_functions import NamedFunction
-from lancehouse.schema.walk import BLOB, EXTENSION
+from lancehouse.schema.blob_references import blob_field, has_blob_type
+from lancehouse.schema.spark import from_spark
+from lancehouse.schema.spark_rows import from_spark_rows, to_spark_rows
+from lancehouse.schema.walk import VIEWS
+from lancehouse.spark.catalog import LanceCatalog
+from lancehouse.spark.engine import Batches, run_in_tasks
+from lancehouse.spark.queries import limit_nesting, run_query
+from lancehouse.spark.query_text import is_query
+from lancehouse.spark.session import to_struct
 
 _MASK = "kept"
 
@@ -104,10 +120,10 @@ class EmbedStep:
         values = _to_array(_call(self.function, *(batch.column(name) for name in self.reads)), self.function.name)
         if len(values) != batch.num_rows:
             raise InvalidInputError(f"{self.function.name} made {len(values)} values of {batch.num_rows} rows")
-        field = pa.field(self.into, values.type)
+        column = pa.field(self.into, values.type)
         if self.into in names:
-            return batch.set_column(names.index(self.into), field, values)
-        return batch.append_column(field, values)
+            return batch.set_column(names.index(self.into), column, values)
+        return batch.append_column(column, values)
 
 
 ArrowStep = FilterStep | SelectStep | FunctionStep | EmbedStep
@@ -175,6 +191,8 @@ def _call(function: NamedFunction, *arguments: Any) -> Any:
         return function(*arguments)
     except LanceNamespaceError:
         raise
+    except PySparkException as error:
+        raise InvalidInputError(f"{function.name} failed: {_clean_message(error)}") from error
     except FOREIGN as error:
         raise InvalidInputError(f"{function.name} failed: {type(error).__name__}: {error}") from error
 
@@ -203,7 +221,6 @@ _SETTINGS = {
     "datafusion.sql_parser.enable_ident_normalization": "false",
     "datafusion.sql_parser.parse_float_as_decimal": "false",
 }
-_VIEWS: Mapping[Any, Any] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 _WINDOW = re.compile(r"\bover\s*\(", re.IGNORECASE)
 _MISSING = re.compile(r"No field named (.+?)\.\s")
@@ -254,7 +271,7 @@ def _compute(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatc
             selected = frame.select(frame.parse_sql_expr(expression).alias(name))
             field = selected.schema().field(0)
             values = pa.Table.from_batches(selected.collect(), pa.schema([field])).column(0).combine_chunks()
-        dtype = _VIEWS.get(field.type, field.type)
+        dtype = VIEWS.get(field.type, field.type)
         fields.append(pa.field(name, dtype))
         arrays.append(values.cast(dtype))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -298,7 +315,7 @@ _MARK = b"lancehouse.blob"
 
 def to_binary_schema(schema: pa.Schema) -> pa.Schema:
     """Return the columns as steps see them, with binaries in place of blobs."""
-    return pa.schema([_to_binary_field(field) if is_blob(field) else field for field in schema])
+    return pa.schema([_to_binary_field(field) if has_blob_type(field) else field for field in schema])
 
 
 def to_blob_schema(schema: pa.Schema) -> pa.Schema:
@@ -316,13 +333,6 @@ def to_binary_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> I
     places = [place for place, field in enumerate(schema) if _is_marked(field)]
     for batch in batches:
         yield _to_binary_batch(batch, schema, places) if places else batch
-
-
-def is_blob(field: pa.Field[Any]) -> bool:
-    """Return whether a column holds blobs."""
-    dtype: Any = field.type
-    name = dtype.extension_name if isinstance(dtype, pa.BaseExtensionType) else None
-    return BLOB in (name, (field.metadata or {}).get(EXTENSION.encode(), b"").decode())
 
 
 def _to_binary_field(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -364,3 +374,122 @@ class BlobTransform:
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the transformed batches of the source."""
         return self.transform.batches(to_binary_batches(batches, to_binary_schema(self.source)))
+
+
+# Steps that Spark runs
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """A count that tasks add to; sent to executors. A task that is repeated counts once."""
+
+    address: TableAddress
+    job: str = field(default_factory=lambda: f"count-{uuid4().hex}")
+
+    def count(self, key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches unchanged, and record the number of their rows under a key."""
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+        try:
+            self._progress().record(key, rows)
+        except LanceNamespaceError:
+            return  # the table does not exist yet: the rows are evaluated before they are written
+
+    def take(self) -> int:
+        """Return the total, and remove the records."""
+        progress = self._progress()
+        rows = sum(progress.read_records().values())
+        progress.clear()
+        return int(rows)
+
+    def _progress(self) -> JobProgress:
+        at = self.address.write_location(self.job)
+        return JobProgress(at.location, at.storage_options, self.job)
+
+
+INPUT = "input"
+"""Name of the rows so far in SQL."""
+_TAIL = re.compile(r"\s*(SQLSTATE: \w+)?\s*[;.]?\s*\(?(line \d+,? ?pos \d+\)?.*)?$", re.DOTALL)
+_CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
+
+
+def from_source(spark: SparkSession, source: IngestSource, transform: ArrowTransform, count: RowCount) -> DataFrame:
+    """Return the rows of a source after Arrow steps, as a DataFrame; rows are counted in the same tasks."""
+    rows, schema, plain = (
+        to_spark_rows(to_blob_schema(transform.schema)),
+        source.schema,
+        to_binary_schema(source.schema),
+    )
+
+    def work(unit: Unit) -> Batches:
+        made = transform.batches(to_binary_batches(count.count(unit.key, unit.batches(schema)), plain))
+        return (each for batch in made for each in rows.convert_batches(batch))
+
+    return run_in_tasks(spark, source.units, work, to_struct(rows.struct))
+
+
+def apply_steps(frame: DataFrame, transform: ArrowTransform) -> DataFrame:
+    """Return the rows of a DataFrame after Arrow steps."""
+    if not transform.steps:
+        return frame
+    struct_json = frame.schema.jsonValue()
+    incoming, rows = (
+        from_spark_rows(struct_json, to_binary_schema(from_spark(struct_json))),
+        to_spark_rows(to_blob_schema(transform.schema)),
+    )
+
+    def work(batches: Batches) -> Batches:
+        made = transform.batches(incoming.convert_batch(batch) for batch in batches)
+        return (each for batch in made for each in rows.convert_batches(batch))
+
+    return frame.mapInArrow(work, to_struct(rows.struct))
+
+
+def step_schema(frame: DataFrame) -> pa.Schema:
+    """Return the columns of a DataFrame as Arrow steps see them.
+
+    Raises:
+        InvalidInputError: Spark cannot analyze the DataFrame.
+        TableSchemaValidationError: Lance has no such type.
+    """
+    try:
+        struct_json = frame.schema.jsonValue()
+    except PySparkException as error:
+        raise InvalidInputError(_clean_message(error)) from error
+    return to_binary_schema(from_spark(struct_json))
+
+
+def run_sql(catalog: LanceCatalog, query: str, frame: DataFrame) -> DataFrame:
+    """Run a query over rows, which are its table `input`, and over tables of a catalog.
+
+    Raises:
+        InvalidInputError: the query is invalid.
+        TableNotFoundError: it names a table that nobody knows.
+    """
+    try:
+        with limit_nesting():
+            if not is_query(query):
+                raise InvalidInputError("a step sql is a query, such as SELECT … FROM input; it writes nothing itself")
+            return run_query(catalog, query, frames={INPUT: frame})
+    except InvalidInputError as error:
+        raise InvalidInputError(_clean_message(error)) from error
+
+
+def run_python(function: NamedFunction, frame: DataFrame) -> DataFrame:
+    """Call a function with a DataFrame, and return the DataFrame that it returns.
+
+    Raises:
+        InvalidInputError: the function fails, or returns something else.
+    """
+    result = _call(function, frame)
+    if not isinstance(result, DataFrame):
+        raise InvalidInputError(f"{function.name} gave {type(result).__name__}, not a DataFrame")
+    return result
+
+
+def _clean_message(error: PySparkException | InvalidInputError) -> str:
+    """Return the first line of Spark's message, without error class, SQLSTATE and position."""
+    first = str(error).strip().split("\n\n")[0].splitlines()[0]
+    return _CONDITION.sub("", _TAIL.sub("", first))
