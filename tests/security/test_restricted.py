@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import lance
 import pyarrow as pa
@@ -233,6 +234,38 @@ def test_errors_tell_nothing_of_hidden_rows(part: ServerWithPrincipals, conditio
         assert status == 400
     else:
         assert (status, answer["id"]) == (200, [0, 1, 5, 6])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "nothing = 1",
+        "id =",
+        "nosuch(id) = 1",
+        "id = 'x'",
+        "id = 1.5",
+        "id > 99999999999999999999999",
+        "id BETWEEN 1 AND 99999999999999999999",
+        "zero IN (1, 1e400)",
+        "salary = 1.5",
+        "region > 5",
+        "id + region > 1",
+        "id",
+    ],
+)
+def test_a_filter_that_is_not_valid_is_the_same_error_as_for_others(part: ServerWithPrincipals, condition: str) -> None:
+    (wanted, told), (status, answer) = count(part, "root", condition), count(part, "r", condition)
+    assert wanted in (400, 404)
+    assert (status, answer["code"]) == (wanted, told["code"]), answer
+    status, answer = query(part, "r", filter=condition)
+    assert (status, answer["code"]) == (wanted, told["code"]), answer
+    path = f"/console/v1/count?in=main&level={NAMESPACE}&level=t&filter={quote(condition)}"
+    assert part.send("r", "GET", path)[0] == part.send("root", "GET", path)[0] == 400
+
+
+def test_an_empty_filter_is_none(part: ServerWithPrincipals) -> None:
+    assert count(part, "r", "  ") == (200, 4)
+    assert query(part, "r", filter="  ")[1]["id"] == [0, 1, 5, 6]
 
 
 @pytest.mark.parametrize(

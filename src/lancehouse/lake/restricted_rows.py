@@ -231,14 +231,19 @@ class RestrictedRows:
         return unique or self.schema.names[:1]
 
     def count(self, request: CountTableRowsRequest, sql: CallerSql) -> int:
-        """Count the visible rows that match the caller's condition."""
-        condition = request.predicate or None
+        """Count the visible rows that match the caller's condition.
+
+        Raises:
+            InvalidInputError, TableColumnNotFoundError: the condition is not valid.
+        """
+        condition = (request.predicate or "").strip() or None
+        columns = self.require_columns(sql.filter_columns)
+        if condition is not None:
+            self._probe(lambda probe: probe.scanner(filter=condition, columns=[], with_row_id=True), columns)
         if condition is None or self.can_push(sql):
             with hide_errors(self.part.name):
                 where = join_conditions(self.part.policy.where, condition)
                 return chunked_scan.count_rows(self.dataset, where) if where else int(self.dataset.count_rows())
-        columns = self.require_columns(sql.filter_columns)
-        self._probe(lambda probe: probe.scanner(filter=condition, columns=[], with_row_id=True), columns)
         rows = self.read(columns)
         return sum(batch.num_rows for batch in self._evaluate(rows, {"filter": condition, "columns": columns[:1]}))
 
