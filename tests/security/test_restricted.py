@@ -10,7 +10,13 @@ from urllib.parse import quote
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import CountTableRowsRequest, QueryTableRequest, connect
+from lance_namespace import (
+    CountTableRowsRequest,
+    DescribeTableRequest,
+    ListTablesRequest,
+    QueryTableRequest,
+    connect,
+)
 from lance_namespace.errors import PermissionDeniedError
 from pyiceberg.exceptions import ForbiddenError
 
@@ -172,8 +178,44 @@ def test_lists_show_the_table(part: ServerWithPrincipals) -> None:
     tables = json.loads(part.send("r", "GET", f"/iceberg/v1/main/namespaces/{NAMESPACE}/tables")[1])["identifiers"]
     assert tables == [{"namespace": [NAMESPACE], "name": "t"}]
     assert json.loads(part.send("r", "GET", "/lance/main/v1/table")[1])["tables"] == [f"{NAMESPACE}$t"]
+    for path in ("table", f"namespace/{NAMESPACE}/table/list"):
+        listed = json.loads(part.send("r", "GET", f"/lance/main/v1/{path}?include_declared=false")[1])["tables"]
+        assert [name.removeprefix(f"{NAMESPACE}$") for name in listed] == ["t"]
     entries = json.loads(part.send("r", "GET", f"/console/v1/entries?in=main&level={NAMESPACE}")[1])
     assert entries["names"] == ["t"]
+    for words in ("t", NAMESPACE, f"main.{NAMESPACE}.t"):
+        found = json.loads(part.send("r", "GET", f"/console/v1/search?q={words}")[1])["found"]
+        assert {"in": "main", "levels": [NAMESPACE, "t"], "kind": "lance"} in found
+        assert {each["levels"][0] for each in found} == {NAMESPACE}
+
+
+def test_clients_of_the_catalog_list_the_table(part: ServerWithPrincipals) -> None:
+    """They cannot open it, and know from the catalog that it has data."""
+    client = part.client("r")
+    for has_all in (True, False):
+        request = ListTablesRequest(id=["main", NAMESPACE], include_declared=has_all)
+        assert client.list_tables(request).tables == ["t"]
+    described = client.describe_table(
+        DescribeTableRequest(id=["main", NAMESPACE, "t"], check_declared=True, load_detailed_metadata=True)
+    )
+    assert (described.is_only_declared, described.stats) == (False, None)
+
+
+def test_a_table_without_data_is_listed_as_declared(part: ServerWithPrincipals) -> None:
+    database = open_database(f"sqlite:///{part.folder / 'catalog.db'}")
+    try:
+        body = {"location": part.place(NAMESPACE, "empty")}
+        assert part.send("root", "POST", f"/lance/main/v1/table/{NAMESPACE}$empty/declare", body)[0] == 200
+        principals = Principals(database)
+        restriction = parse_restriction("true", None)
+        principals.create("d", [Grant(Role.READER, "main", (NAMESPACE,), "empty", restriction)])
+        part.tokens["d"] = principals.create_token("d", "test")
+        for query, names in (("", ["empty"]), ("?include_declared=false", [])):
+            listed = part.send("d", "GET", f"/lance/main/v1/namespace/{NAMESPACE}/table/list{query}")[1]
+            assert json.loads(listed)["tables"] == names
+    finally:
+        part.send("root", "POST", f"/lance/main/v1/table/{NAMESPACE}$empty/deregister", {})
+        database.close()
 
 
 def test_a_query_sees_visible_rows_with_masked_values(part: ServerWithPrincipals) -> None:
@@ -366,7 +408,7 @@ def test_what_iceberg_is_told_of_the_table(part: ServerWithPrincipals) -> None:
     (snapshot,) = metadata["snapshots"]
     assert snapshot["summary"] == {"operation": "append"}
     assert snapshot["snapshot-id"] == whole["metadata"]["current-snapshot-id"]
-    assert loaded["config"] == {"scan-planning-mode": "server"}
+    assert loaded["config"] == {"scan-planning-mode": "server", "lancehouse.restricted": "true"}
     assert json.loads(part.send("r", "GET", f"{path}/credentials")[1]) == {"storage-credentials": []}
     columns = [column["name"] for column in metadata["schemas"][0]["fields"]]
     assert columns == people().column_names
