@@ -369,6 +369,43 @@ def test_a_search_by_words_sees_masked_words_of_visible_rows(part: ServerWithPri
     assert search("behind", "secret") == []
 
 
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ({"string_query": {"query": "seen"}}, [0, 1, 5, 6]),
+        ({"string_query": {"query": "EU"}}, [0, 1, 5, 6]),
+        ({"string_query": {"query": "others US behind"}}, []),
+        ({"match": {"terms": "seen"}}, [0, 1, 5, 6]),
+        ({"match": {"terms": "behind"}}, []),
+        ({"phrase": {"terms": "row of"}}, []),
+        ({"phrase": {"terms": "seen"}}, [0, 1, 5, 6]),
+        ({"multi_match": {"match_queries": [{"terms": "seen"}, {"terms": "behind"}]}}, [0, 1, 5, 6]),
+        (
+            {"boolean": {"must": [{"match": {"terms": "seen", "column": "text"}}, {"match": {"terms": "EU"}}]}},
+            [0, 1, 5, 6],
+        ),
+        ({"boolean": {"must": [{"match": {"terms": "seen", "column": "text"}}, {"match": {"terms": "US"}}]}}, []),
+        ({"boost": {"positive": {"match": {"terms": "seen"}}, "negative": {"match": {"terms": "US"}}}}, [0, 1, 5, 6]),
+    ],
+)
+def test_a_search_without_a_column_sees_all_visible_texts(part: ServerWithPrincipals, words: Any, ids: Any) -> None:
+    """Masked ones by what the mask shows; whether an index exists makes no difference."""
+    if "string_query" not in words:
+        if "boolean" in words:
+            words = {"boolean": {"should": [], "must_not": [], **words["boolean"]}}
+        words = {"structured_query": {"query": words}}
+    status, rows = query(part, "r", k=10, full_text_query=words)
+    assert (status, sorted(rows["id"])) == (200, ids), rows
+    status, rows = query(part, "r", k=10, full_text_query=words, columns={"column_names": ["id", "_score"]})
+    assert (status, sorted(rows["id"])) == (200, ids), rows
+
+
+def test_a_hash_is_a_word(part: ServerWithPrincipals) -> None:
+    shown = query(part, "r")[1]["email"][0]
+    status, rows = query(part, "r", k=10, full_text_query={"string_query": {"query": shown}})
+    assert (status, sorted(rows["id"])) == (200, [0, 6])
+
+
 def test_other_versions_have_the_same_filter_or_none(part: ServerWithPrincipals) -> None:
     """A version without a column of the grant is closed, and one that holds more rows is filtered."""
     place = part.place(NAMESPACE, "t")

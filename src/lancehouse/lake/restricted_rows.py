@@ -272,7 +272,7 @@ class RestrictedRows:
             scores = [DISTANCE] if _has_vector(request) else ["_score"] if request.full_text_query else []
             named = QueryTableRequestColumns(column_names=[*self.schema.names, *scores])
             request = request.model_copy(update={"columns": named})
-        schema = self._probe(lambda probe: create_scanner(probe, request), columns)
+        schema = self._probe(lambda probe: create_scanner(probe, request, self._texts), columns)
         is_pushed = request.filter is None or self.can_push(sql)
         if not searched:
             batches = self._scan(request, columns, is_pushed=is_pushed)
@@ -300,10 +300,16 @@ class RestrictedRows:
             column = request.vector_column or default_vector_column(self.schema)
             columns.append(column if column in self.schema.names else column.partition(".")[0])
         if request.full_text_query is not None:
-            named = _text_columns(request.full_text_query.model_dump())
-            texts = [each.name for each in self.schema if each.type in KINDS["text"]]
-            columns += named or texts
+            for column in _text_columns(request.full_text_query.model_dump()):
+                if column is None and not self._texts:
+                    raise InvalidInputError(f"{self.part.name} has no column of texts that your grant shows")
+                columns += self._texts if column is None else [column]
         return columns
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The columns that a search by words without a column looks at: which have an index is not shown."""
+        return [each.name for each in self.schema if each.type in KINDS["text"]]
 
     def _probe(self, scan: Any, columns: Sequence[str]) -> pa.Schema:
         """Return the schema of a caller's scan; one that is not valid fails here, where there are no rows."""
@@ -378,7 +384,8 @@ class RestrictedRows:
                 )
         schema = pa.schema([self.schema.field(name) for name in columns])
         with translate_errors(self.part.name):
-            yield from create_scanner(_in_memory(pa.Table.from_batches(held, schema)), request).to_batches()
+            rows = _in_memory(pa.Table.from_batches(held, schema))
+            yield from create_scanner(rows, request, self._texts).to_batches()
 
 
 def can_mask(dtype: pa.DataType, mask: str | None) -> bool:
@@ -451,13 +458,15 @@ def _has_vector(request: QueryTableRequest) -> bool:
     return bool(request.vector.single_vector or request.vector.multi_vector)
 
 
-def _text_columns(query: Any) -> list[str]:
-    """Return the columns that a full-text query names, at any depth."""
+def _text_columns(query: Any) -> list[str | None]:
+    """Return the columns that the parts of a full-text query name, at any depth; None for a part that names none."""
     match query:
+        case {"query": str()}:
+            return list(query.get("columns") or [None])
+        case {"terms": str()}:
+            return [query.get("column")]
         case dict():
-            own = [query["column"]] if isinstance(query.get("column"), str) else []
-            listed = [name for name in query.get("columns") or () if isinstance(name, str)]
-            return [*own, *listed, *(name for part in query.values() for name in _text_columns(part))]
+            return [name for part in query.values() for name in _text_columns(part)]
         case list():
             return [name for part in query for name in _text_columns(part)]
     return []
