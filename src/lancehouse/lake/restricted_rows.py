@@ -300,10 +300,10 @@ class RestrictedRows:
             column = request.vector_column or default_vector_column(self.schema)
             columns.append(column if column in self.schema.names else column.partition(".")[0])
         if request.full_text_query is not None:
-            for column in _text_columns(request.full_text_query.model_dump()):
-                if column is None and not self._texts:
+            for text in _text_columns(request.full_text_query.model_dump()):
+                if text is None and not self._texts:
                     raise InvalidInputError(f"{self.part.name} has no column of texts that your grant shows")
-                columns += self._texts if column is None else [column]
+                columns += self._texts if text is None else [text]
         return columns
 
     @cached_property
