@@ -421,6 +421,80 @@ def test_other_versions_have_the_same_filter_or_none(part: ServerWithPrincipals)
     assert query(part, "r", version=99)[0] == 404
 
 
+def test_a_column_of_the_filter_is_not_named(part: ServerWithPrincipals) -> None:
+    """By a version that lacks it, callers would learn what their filter is about."""
+    place = part.place(NAMESPACE, "t")
+    before = lance.dataset(place).version
+    lance.dataset(place).drop_columns(["region"])
+    try:
+        for version in (None, before + 1):
+            status, answer = query(part, "r", version=version)
+            assert (status, answer["code"]) == (403, 15)
+            assert "region" not in answer["error"]
+    finally:
+        lance.dataset(place, version=before).restore()
+
+
+def test_a_wrong_name_of_a_branch_is_no_fault_of_the_grant(part: ServerWithPrincipals) -> None:
+    for name in ("", "a..b", "nosuch"):
+        status, answer = query(part, "r", branch=name)
+        assert (status, answer["code"]) == ((404, 22) if name == "nosuch" else (400, 13)), answer
+
+
+def test_a_search_of_indexed_rows_alone_finds_visible_rows(part: ServerWithPrincipals) -> None:
+    """Visible rows are searched without the index, so that `fast_search` must not leave them out."""
+    place = part.place(NAMESPACE, "t")
+    before = lance.dataset(place).version
+    lance.dataset(place).create_scalar_index("text", "INVERTED")
+    try:
+        for columns in (["text"], None):
+            words = {"string_query": {"query": "seen", "columns": columns}}
+            status, rows = query(part, "r", k=10, full_text_query=words, fast_search=True)
+            assert (status, sorted(rows["id"])) == (200, [0, 1, 5, 6])
+    finally:
+        lance.dataset(place, version=before).restore()
+
+
+def test_a_commit_of_earlier_days_is_not_answered_with_the_whole_table(part: ServerWithPrincipals) -> None:
+    """Who was a writer repeats a commit by its idempotency key; the answer would have totals and the location."""
+    scope = {"warehouse": "main", "namespace": [NAMESPACE], "table": "t"}
+    writer = {"principals": [{"name": "former", "grants": [{**scope, "role": "writer"}]}]}
+    assert part.send("root", "POST", "/lancehouse/v1/principals", writer)[0] == 200
+    issued = part.send("root", "POST", "/lancehouse/v1/principals/former/tokens", {"label": "test"})[1]
+    part.tokens["former"] = json.loads(issued)["token"]
+    update = {"action": "set-properties", "updates": {"note": "x"}}
+    body = json.dumps({"requirements": [], "updates": [update]}).encode()
+    headers = {"authorization": f"Bearer {part.tokens['former']}", "content-type": "application/json"}
+    headers["idempotency-key"] = "0197d3a0-0000-7000-8000-000000000001"
+
+    def commit() -> Any:
+        return ask(part.served, "POST", f"/iceberg/v1/main/namespaces/{NAMESPACE}/tables/t", body, headers)
+
+    first, again = commit(), commit()
+    assert (first.status, again.status) == (200, 200), first.body
+    revoke, grant = "/lancehouse/v1/principals/former/revoke", "/lancehouse/v1/principals/former/grants"
+    assert part.send("root", "POST", revoke, {**scope, "role": "writer"})[0] == 200
+    assert part.send("root", "POST", grant, {**scope, "role": "reader", "where": "id = 1"})[0] == 200
+    while query(part, "former", columns={"column_names": ["id"]})[1].get("id") != [1]:
+        pass  # within two seconds
+    answer = commit()
+    assert answer.status == 403, answer.body
+    assert part.place(NAMESPACE, "t") not in answer.body.decode()
+
+
+def test_events_of_others_are_not_shown_nor_their_position(part: ServerWithPrincipals) -> None:
+    events = "/iceberg/v1/main/lancehouse/events"
+    assert json.loads(part.send("r", "GET", events)[1])["events"] == []
+    database = open_database(f"sqlite:///{part.folder / 'catalog.db'}")
+    try:
+        Principals(database).create("nobody")
+        part.tokens["nobody"] = Principals(database).create_token("nobody", "test")
+    finally:
+        database.close()
+    for query_ in ("", "?after=now"):
+        assert part.send("nobody", "GET", events + query_)[0] == 403
+
+
 def test_a_description_has_columns_alone(part: ServerWithPrincipals) -> None:
     status, body = part.send(
         "r",

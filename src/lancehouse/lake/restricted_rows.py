@@ -139,8 +139,12 @@ class RestrictedRows:
         """
         whole: pa.Schema = self.dataset.schema
         policy = self.part.policy
-        if missing := sorted((policy.filter_columns | policy.masks.keys()) - set(whole.names)):
+        if missing := sorted(policy.masks.keys() - set(whole.names)):
             raise self._misfit(f"it has no column {', '.join(missing)}")
+        if missing := sorted(policy.filter_columns - set(whole.names)):
+            # The caller does not know which columns decide what is visible, and shall not learn it from old versions.
+            log.warning("%s: a row filter names columns that it lacks: %s", self.part.name, ", ".join(missing))
+            raise self._misfit("it lacks a column that the row filter names")
         if len({name.lower() for name in whole.names}) < len(whole.names):
             # Lance finds a column by its name in any case: it might take a masked one for another.
             raise self._misfit("names of its columns differ by case alone")
@@ -385,7 +389,9 @@ class RestrictedRows:
         schema = pa.schema([self.schema.field(name) for name in columns])
         with translate_errors(self.part.name):
             rows = _in_memory(pa.Table.from_batches(held, schema))
-            yield from create_scanner(rows, request, self._texts).to_batches()
+            # Rows in memory have no index, and so none would be found among the indexed rows alone.
+            everything = request.model_copy(update={"fast_search": None})
+            yield from create_scanner(rows, everything, self._texts).to_batches()
 
 
 def can_mask(dtype: pa.DataType, mask: str | None) -> bool:
