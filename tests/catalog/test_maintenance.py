@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.catalog.callers import Caller
+from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.maintenance import SWEPT, Seen, find_reason, next_time
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.maintenance_policy import resolve_policy
+from lancehouse.row_policy import Restriction
 from lancehouse.store import maintenance as rows
+from lancehouse.store.model import MaintenanceRun
 
 ON = {"maintenance.enabled": "true"}
 HOUR = 3_600_000
@@ -99,3 +101,31 @@ def test_wrong_policies_are_refused(catalog: Catalog, main: Warehouse, caller: C
             catalog.tables.create(caller, main, ("a",), {**table, "properties": {"table_type": "lance"}})
             update = {"action": "set-properties", "updates": wrong}
             catalog.commits.commit(caller, main, ("a",), "t", {"requirements": [], "updates": [update]})
+
+
+def test_the_status_of_those_who_read_little_is_not_empty(catalog: Catalog, caller: Caller, main: Warehouse) -> None:
+    """What a caller may read comes after much that they may not."""
+    schema = {"type": "struct", "fields": []}
+    for namespace in ("a", "b"):
+        catalog.namespaces.create(caller, main, (namespace,), ON)
+        for number in range(6):
+            body = {"name": f"t{number}", "schema": schema, "properties": {"table_type": "lance"}}
+            catalog.tables.create(caller, main, (namespace,), body)
+            catalog.maintenance.request(caller, "main", (namespace, f"t{number}"), ["compact"])
+    for table in catalog.maintenance.claim("w", 12, 12):
+        run = MaintenanceRun(1, 2, "w", "compact", "done", "why", 1, 2, 3, 4, 5, "")
+        catalog.maintenance.finish(table, "w", Seen(), [run], next_ms=table.id)
+
+    def list_names(*grants: Grant, limit: int = 3) -> tuple[list[str], list[str]]:
+        status = catalog.maintenance.status(limit, Caller(Identity("somebody", grants)))
+        assert status.counts["known"] == 12
+        return [".".join(table.levels) for table in status.tables], [".".join(levels) for _, levels, _ in status.runs]
+
+    everything = ["a.t0", "a.t1", "a.t2"], ["b.t5", "b.t4", "b.t3"]
+    assert list_names(Grant(Role.READER)) == list_names(Grant(Role.READER, "main")) == everything
+    assert list_names(Grant(Role.READER, "main", ("b",))) == (["b.t0", "b.t1", "b.t2"], ["b.t5", "b.t4", "b.t3"])
+    assert list_names(Grant(Role.READER, "main", ("a",))) == (["a.t0", "a.t1", "a.t2"], ["a.t5", "a.t4", "a.t3"])
+    assert list_names(Grant(Role.READER, "main", ("b",), "t4")) == (["b.t4"], ["b.t4"])
+    assert list_names(Grant(Role.READER, "other")) == ([], [])
+    part = Grant(Role.READER, "main", ("b",), "t4", Restriction("id = 1", ("id",)))
+    assert list_names(part, limit=12) == ([], [])

@@ -18,6 +18,7 @@ from lance_namespace.errors import LanceNamespaceError, PermissionDeniedError
 from lancehouse.gateway.restricted import describe_sql, parse_restriction
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.errors import translate_errors
+from lancehouse.lake.parquet_export import VersionExporter
 from lancehouse.lake.query_operations import create_scanner
 from lancehouse.lake.restricted_rows import VisiblePart, mask_values
 from lancehouse.row_policy import RowPolicy
@@ -234,3 +235,23 @@ def test_several_grants(grants: Any, where: str | None, masks: Any) -> None:
     assert (policy.where, dict(policy.masks)) == (where, masks)
     assert policy.digest(KEY) == RowPolicy.combine(parse_restriction(*each) for each in reversed(grants)).digest(KEY)  # type: ignore[misc]
     assert policy.digest(KEY) != policy.digest(b"l" * 32)
+
+
+def test_estimates_tell_nothing_of_hidden_rows_and_masked_values(tmp_path: Path) -> None:
+    """How copies are cut into files follows from the estimated size of rows."""
+    estimates = []
+    for length in (1, 5_000):
+        values = pa.table(
+            {
+                "a": pa.array([1, 2, 1, 2], pa.int64()),
+                "s": ["seen", "h" * length, "seen", "h" * length],
+                "m": ["m" * length] * 4,
+            }
+        )
+        dataset = lance.write_dataset(values, tmp_path / str(length))
+        part = VisiblePart("t", RowPolicy("a = 1", frozenset({"a"}), {"m": "text:*"}), KEY)
+        version = VersionExporter.open(TableRef(dataset.uri), part=part)
+        (fragment,) = version.fragments
+        estimates.append((fragment.bytes, fragment.rows, version.row_bytes(fragment, list(version.columns))))
+    assert estimates[0] == estimates[1]
+    assert 8 < estimates[0][2] < 100

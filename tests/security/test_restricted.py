@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import CountTableRowsRequest, QueryTableRequest, connect
+from lance_namespace import (
+    CountTableRowsRequest,
+    DescribeTableRequest,
+    ListTablesRequest,
+    QueryTableRequest,
+    connect,
+)
 from lance_namespace.errors import PermissionDeniedError
 from pyiceberg.exceptions import ForbiddenError
 
@@ -171,8 +178,44 @@ def test_lists_show_the_table(part: ServerWithPrincipals) -> None:
     tables = json.loads(part.send("r", "GET", f"/iceberg/v1/main/namespaces/{NAMESPACE}/tables")[1])["identifiers"]
     assert tables == [{"namespace": [NAMESPACE], "name": "t"}]
     assert json.loads(part.send("r", "GET", "/lance/main/v1/table")[1])["tables"] == [f"{NAMESPACE}$t"]
+    for path in ("table", f"namespace/{NAMESPACE}/table/list"):
+        listed = json.loads(part.send("r", "GET", f"/lance/main/v1/{path}?include_declared=false")[1])["tables"]
+        assert [name.removeprefix(f"{NAMESPACE}$") for name in listed] == ["t"]
     entries = json.loads(part.send("r", "GET", f"/console/v1/entries?in=main&level={NAMESPACE}")[1])
     assert entries["names"] == ["t"]
+    for words in ("t", NAMESPACE, f"main.{NAMESPACE}.t"):
+        found = json.loads(part.send("r", "GET", f"/console/v1/search?q={words}")[1])["found"]
+        assert {"in": "main", "levels": [NAMESPACE, "t"], "kind": "lance"} in found
+        assert {each["levels"][0] for each in found} == {NAMESPACE}
+
+
+def test_clients_of_the_catalog_list_the_table(part: ServerWithPrincipals) -> None:
+    """They cannot open it, and know from the catalog that it has data."""
+    client = part.client("r")
+    for has_all in (True, False):
+        request = ListTablesRequest(id=["main", NAMESPACE], include_declared=has_all)
+        assert client.list_tables(request).tables == ["t"]
+    described = client.describe_table(
+        DescribeTableRequest(id=["main", NAMESPACE, "t"], check_declared=True, load_detailed_metadata=True)
+    )
+    assert (described.is_only_declared, described.stats) == (False, None)
+
+
+def test_a_table_without_data_is_listed_as_declared(part: ServerWithPrincipals) -> None:
+    database = open_database(f"sqlite:///{part.folder / 'catalog.db'}")
+    try:
+        body = {"location": part.place(NAMESPACE, "empty")}
+        assert part.send("root", "POST", f"/lance/main/v1/table/{NAMESPACE}$empty/declare", body)[0] == 200
+        principals = Principals(database)
+        restriction = parse_restriction("true", None)
+        principals.create("d", [Grant(Role.READER, "main", (NAMESPACE,), "empty", restriction)])
+        part.tokens["d"] = principals.create_token("d", "test")
+        for query, names in (("", ["empty"]), ("?include_declared=false", [])):
+            listed = part.send("d", "GET", f"/lance/main/v1/namespace/{NAMESPACE}/table/list{query}")[1]
+            assert json.loads(listed)["tables"] == names
+    finally:
+        part.send("root", "POST", f"/lance/main/v1/table/{NAMESPACE}$empty/deregister", {})
+        database.close()
 
 
 def test_a_query_sees_visible_rows_with_masked_values(part: ServerWithPrincipals) -> None:
@@ -236,6 +279,38 @@ def test_errors_tell_nothing_of_hidden_rows(part: ServerWithPrincipals, conditio
 
 
 @pytest.mark.parametrize(
+    "condition",
+    [
+        "nothing = 1",
+        "id =",
+        "nosuch(id) = 1",
+        "id = 'x'",
+        "id = 1.5",
+        "id > 99999999999999999999999",
+        "id BETWEEN 1 AND 99999999999999999999",
+        "zero IN (1, 1e400)",
+        "salary = 1.5",
+        "region > 5",
+        "id + region > 1",
+        "id",
+    ],
+)
+def test_a_filter_that_is_not_valid_is_the_same_error_as_for_others(part: ServerWithPrincipals, condition: str) -> None:
+    (wanted, told), (status, answer) = count(part, "root", condition), count(part, "r", condition)
+    assert wanted in (400, 404)
+    assert (status, answer["code"]) == (wanted, told["code"]), answer
+    status, answer = query(part, "r", filter=condition)
+    assert (status, answer["code"]) == (wanted, told["code"]), answer
+    path = f"/console/v1/count?in=main&level={NAMESPACE}&level=t&filter={quote(condition)}"
+    assert part.send("r", "GET", path)[0] == part.send("root", "GET", path)[0] == 400
+
+
+def test_an_empty_filter_is_none(part: ServerWithPrincipals) -> None:
+    assert count(part, "r", "  ") == (200, 4)
+    assert query(part, "r", filter="  ")[1]["id"] == [0, 1, 5, 6]
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"columns": {"column_names": ["_rowid"]}},
@@ -294,6 +369,43 @@ def test_a_search_by_words_sees_masked_words_of_visible_rows(part: ServerWithPri
     assert search("behind", "secret") == []
 
 
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ({"string_query": {"query": "seen"}}, [0, 1, 5, 6]),
+        ({"string_query": {"query": "EU"}}, [0, 1, 5, 6]),
+        ({"string_query": {"query": "others US behind"}}, []),
+        ({"match": {"terms": "seen"}}, [0, 1, 5, 6]),
+        ({"match": {"terms": "behind"}}, []),
+        ({"phrase": {"terms": "row of"}}, []),
+        ({"phrase": {"terms": "seen"}}, [0, 1, 5, 6]),
+        ({"multi_match": {"match_queries": [{"terms": "seen"}, {"terms": "behind"}]}}, [0, 1, 5, 6]),
+        (
+            {"boolean": {"must": [{"match": {"terms": "seen", "column": "text"}}, {"match": {"terms": "EU"}}]}},
+            [0, 1, 5, 6],
+        ),
+        ({"boolean": {"must": [{"match": {"terms": "seen", "column": "text"}}, {"match": {"terms": "US"}}]}}, []),
+        ({"boost": {"positive": {"match": {"terms": "seen"}}, "negative": {"match": {"terms": "US"}}}}, [0, 1, 5, 6]),
+    ],
+)
+def test_a_search_without_a_column_sees_all_visible_texts(part: ServerWithPrincipals, words: Any, ids: Any) -> None:
+    """Masked ones by what the mask shows; whether an index exists makes no difference."""
+    if "string_query" not in words:
+        if "boolean" in words:
+            words = {"boolean": {"should": [], "must_not": [], **words["boolean"]}}
+        words = {"structured_query": {"query": words}}
+    status, rows = query(part, "r", k=10, full_text_query=words)
+    assert (status, sorted(rows["id"])) == (200, ids), rows
+    status, rows = query(part, "r", k=10, full_text_query=words, columns={"column_names": ["id", "_score"]})
+    assert (status, sorted(rows["id"])) == (200, ids), rows
+
+
+def test_a_hash_is_a_word(part: ServerWithPrincipals) -> None:
+    shown = query(part, "r")[1]["email"][0]
+    status, rows = query(part, "r", k=10, full_text_query={"string_query": {"query": shown}})
+    assert (status, sorted(rows["id"])) == (200, [0, 6])
+
+
 def test_other_versions_have_the_same_filter_or_none(part: ServerWithPrincipals) -> None:
     """A version without a column of the grant is closed, and one that holds more rows is filtered."""
     place = part.place(NAMESPACE, "t")
@@ -307,6 +419,80 @@ def test_other_versions_have_the_same_filter_or_none(part: ServerWithPrincipals)
     finally:
         lance.dataset(place, version=before).restore()
     assert query(part, "r", version=99)[0] == 404
+
+
+def test_a_column_of_the_filter_is_not_named(part: ServerWithPrincipals) -> None:
+    """By a version that lacks it, callers would learn what their filter is about."""
+    place = part.place(NAMESPACE, "t")
+    before = lance.dataset(place).version
+    lance.dataset(place).drop_columns(["region"])
+    try:
+        for version in (None, before + 1):
+            status, answer = query(part, "r", version=version)
+            assert (status, answer["code"]) == (403, 15)
+            assert "region" not in answer["error"]
+    finally:
+        lance.dataset(place, version=before).restore()
+
+
+def test_a_wrong_name_of_a_branch_is_no_fault_of_the_grant(part: ServerWithPrincipals) -> None:
+    for name in ("", "a..b", "nosuch"):
+        status, answer = query(part, "r", branch=name)
+        assert (status, answer["code"]) == ((404, 22) if name == "nosuch" else (400, 13)), answer
+
+
+def test_a_search_of_indexed_rows_alone_finds_visible_rows(part: ServerWithPrincipals) -> None:
+    """Visible rows are searched without the index, so that `fast_search` must not leave them out."""
+    place = part.place(NAMESPACE, "t")
+    before = lance.dataset(place).version
+    lance.dataset(place).create_scalar_index("text", "INVERTED")
+    try:
+        for columns in (["text"], None):
+            words = {"string_query": {"query": "seen", "columns": columns}}
+            status, rows = query(part, "r", k=10, full_text_query=words, fast_search=True)
+            assert (status, sorted(rows["id"])) == (200, [0, 1, 5, 6])
+    finally:
+        lance.dataset(place, version=before).restore()
+
+
+def test_a_commit_of_earlier_days_is_not_answered_with_the_whole_table(part: ServerWithPrincipals) -> None:
+    """Who was a writer repeats a commit by its idempotency key; the answer would have totals and the location."""
+    scope = {"warehouse": "main", "namespace": [NAMESPACE], "table": "t"}
+    writer = {"principals": [{"name": "former", "grants": [{**scope, "role": "writer"}]}]}
+    assert part.send("root", "POST", "/lancehouse/v1/principals", writer)[0] == 200
+    issued = part.send("root", "POST", "/lancehouse/v1/principals/former/tokens", {"label": "test"})[1]
+    part.tokens["former"] = json.loads(issued)["token"]
+    update = {"action": "set-properties", "updates": {"note": "x"}}
+    body = json.dumps({"requirements": [], "updates": [update]}).encode()
+    headers = {"authorization": f"Bearer {part.tokens['former']}", "content-type": "application/json"}
+    headers["idempotency-key"] = "0197d3a0-0000-7000-8000-000000000001"
+
+    def commit() -> Any:
+        return ask(part.served, "POST", f"/iceberg/v1/main/namespaces/{NAMESPACE}/tables/t", body, headers)
+
+    first, again = commit(), commit()
+    assert (first.status, again.status) == (200, 200), first.body
+    revoke, grant = "/lancehouse/v1/principals/former/revoke", "/lancehouse/v1/principals/former/grants"
+    assert part.send("root", "POST", revoke, {**scope, "role": "writer"})[0] == 200
+    assert part.send("root", "POST", grant, {**scope, "role": "reader", "where": "id = 1"})[0] == 200
+    while query(part, "former", columns={"column_names": ["id"]})[1].get("id") != [1]:
+        pass  # within two seconds
+    answer = commit()
+    assert answer.status == 403, answer.body
+    assert part.place(NAMESPACE, "t") not in answer.body.decode()
+
+
+def test_events_of_others_are_not_shown_nor_their_position(part: ServerWithPrincipals) -> None:
+    events = "/iceberg/v1/main/lancehouse/events"
+    assert json.loads(part.send("r", "GET", events)[1])["events"] == []
+    database = open_database(f"sqlite:///{part.folder / 'catalog.db'}")
+    try:
+        Principals(database).create("nobody")
+        part.tokens["nobody"] = Principals(database).create_token("nobody", "test")
+    finally:
+        database.close()
+    for query_ in ("", "?after=now"):
+        assert part.send("nobody", "GET", events + query_)[0] == 403
 
 
 def test_a_description_has_columns_alone(part: ServerWithPrincipals) -> None:
@@ -333,7 +519,7 @@ def test_what_iceberg_is_told_of_the_table(part: ServerWithPrincipals) -> None:
     (snapshot,) = metadata["snapshots"]
     assert snapshot["summary"] == {"operation": "append"}
     assert snapshot["snapshot-id"] == whole["metadata"]["current-snapshot-id"]
-    assert loaded["config"] == {"scan-planning-mode": "server"}
+    assert loaded["config"] == {"scan-planning-mode": "server", "lancehouse.restricted": "true"}
     assert json.loads(part.send("r", "GET", f"{path}/credentials")[1]) == {"storage-credentials": []}
     columns = [column["name"] for column in metadata["schemas"][0]["fields"]]
     assert columns == people().column_names

@@ -65,11 +65,11 @@ def store(moto: Moto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         database.close()
 
 
-def load(store: tuple[str, dict[str, str], Bucket, Send], who: str) -> Any:
+def load(store: tuple[str, dict[str, str], Bucket, Send], who: str, table: str = "t") -> Any:
     uri, tokens, *_ = store
     header = {f"header.{key}": value for key, value in VENDED.items()}
     catalog = load_catalog("c", type="rest", uri=uri, token=tokens[who], warehouse="sts", **header)
-    return catalog.load_table(("db", "t"))
+    return catalog.load_table(("db", table))
 
 
 def test_a_part_is_read_by_pyiceberg(store: Any) -> None:
@@ -132,6 +132,43 @@ def test_where_copies_cannot_be_kept_apart_nothing_is_planned(store: Any, wareho
         assert not answer.json.get("storage-credentials")
     counted = send("part", "POST", f"/lance/{warehouse}/v1/table/db$t/count_rows", b"{}")
     assert (counted.status, counted.json) == (200, 3)
+
+
+def test_copies_do_not_survive_a_column_that_takes_the_name_of_another(store: Any) -> None:
+    """A grant is by names: after a rename the files of the table are the same, and the copies must not be."""
+    _, tokens, _, send = store
+    swapped = pa.table(
+        {
+            "id": pa.array(range(4), pa.int64()),
+            "a": ["seen" if number % 2 else HIDDEN for number in range(4)],
+            "b": [HIDDEN if number % 2 else "seen" for number in range(4)],
+            "secret": [MASKED] * 4,
+            "shown": ["plain"] * 4,
+        }
+    )
+    assert send("root", "POST", "/lance/sts/v1/table/db$swapped/create", stream(swapped)).status == 200
+    grant = {"role": "reader", "warehouse": "sts", "namespace": ["db"], "table": "swapped"}
+    limits = {"where": "a = 'seen'", "masks": {"secret": "null", "shown": "hash"}}
+    body = json.dumps({"principals": [{"name": "swapper", "grants": [{**grant, **limits}]}]}).encode()
+    made = send("root", "POST", "/lancehouse/v1/principals", body, **{"content-type": "application/json"})
+    assert made.status in (200, 201), made.body
+    issued = send("root", "POST", "/lancehouse/v1/principals/swapper/tokens", b'{"label": "test"}')
+    tokens["swapper"] = issued.json["token"]
+
+    def read() -> Any:
+        return load(store, "swapper", "swapped").scan().to_arrow().sort_by("id").to_pydict()
+
+    first = read()
+    assert (first["id"], first["secret"]) == ([1, 3], [None, None])
+    for before, after in (("a", "x"), ("b", "a"), ("secret", "y"), ("shown", "secret"), ("y", "shown")):
+        body = json.dumps({"alterations": [{"path": before, "rename": after}]}).encode()
+        altered = send("root", "POST", "/lance/sts/v1/table/db$swapped/alter_columns", body)
+        assert altered.status == 200, altered.body
+    second = read()
+    assert (second["id"], second["a"], second["secret"]) == ([0, 2], ["seen"] * 2, [None, None])
+    assert MASKED not in str(second)
+    assert "plain" not in str(second)
+    assert second["shown"] != first["shown"]  # the hash of what was secret
 
 
 def test_additions_are_not_scanned_alone(store: Any) -> None:

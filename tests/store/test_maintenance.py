@@ -4,6 +4,7 @@ import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from time import time
 
 import pytest
@@ -170,3 +171,26 @@ def test_what_is_asked_often_reads_no_whole_table(database: Database, kind: str,
     assert steps
     assert whole == []
     assert not [step for step in steps if "(lease_until_ms=?)" in step], "it looks among all that are not leased"
+
+
+@pytest.mark.parametrize("few", [1_000, 0])
+def test_lists_of_some_tables_are_cut_after_the_others_were_left_out(
+    database: Database, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(rows, "FEW", few)
+    monkeypatch.setattr(rows, "PAGE", 7)  # several pages
+    plan(database, 250)
+    tables, _ = database.write(lambda tx: rows.claim_tables(tx, "one", 250, 999, LEASE_MS))
+    for table in tables:
+        finish(database, table, "one", next_ms=table.id, runs=[run()])
+    known = {levels[-1]: table for table, _, levels in database.read(lambda tx: list(rows.list_known_tables(tx)))}
+    assert len(known) == 250
+    names = [f"t{number:03}" for number in range(249, 100, -1)]
+    some = {known[name] for name in names}
+    for limit in (3, 120, 999):
+        listed = database.read(partial(rows.list_maintained_tables, upto_ms=10**15, limit=limit, among=some))
+        assert [table.levels[-1] for table in listed] == names[::-1][:limit]
+        runs = database.read(partial(rows.list_recent_runs, limit=limit, among=some))
+        assert [levels[-1] for _, levels, _ in runs] == names[:limit]
+    assert database.read(lambda tx: rows.list_maintained_tables(tx, 10**15, 9, set())) == []
+    assert database.read(lambda tx: rows.list_recent_runs(tx, 9, set())) == []

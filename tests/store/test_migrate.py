@@ -17,6 +17,7 @@ from lance_namespace.errors import InvalidTableStateError
 from lancehouse.store import migrate, repository
 from lancehouse.store import principals as principal_rows
 from lancehouse.store.database import Database
+from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 from tests.store.conftest import drop
 
@@ -102,6 +103,84 @@ def test_upgrade_of_a_database_in_use(url: str, kind: str) -> None:
     assert new is not None
     assert new.id == 3, "an id was given again"
     database.close()
+
+
+REFUSE = """
+CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'extension "pg_trgm" is not allow-listed' USING ERRCODE = '0A000'; END $$;
+CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE EXTENSION') EXECUTE FUNCTION refuse();
+"""
+HIDE = """
+CREATE VIEW public.pg_available_extensions AS SELECT * FROM pg_catalog.pg_available_extensions WHERE name != 'pg_trgm';
+GRANT SELECT ON public.pg_available_extensions TO plain;
+ALTER ROLE plain SET search_path = public, pg_catalog;
+"""
+
+
+@pytest.mark.parametrize(
+    "preparation",
+    [
+        pytest.param("", id="not-permitted"),
+        pytest.param("GRANT CREATE ON DATABASE {} TO plain;" + REFUSE, id="not-on-the-list"),
+        pytest.param("GRANT CREATE ON DATABASE {} TO plain;" + HIDE, id="not-installed"),
+    ],
+)
+@pytest.mark.parametrize("way", ["upgrade", "create"])
+def test_a_postgres_without_the_index_of_words(postgres: str, preparation: str, way: str) -> None:
+    """The schema is made without it, a search reads all names, and an administrator may create it later."""
+    url = new_database(postgres)
+    server, _, name = url.rpartition("/")
+    with psycopg.connect(url, autocommit=True) as session:
+        session.execute("DROP ROLE IF EXISTS plain")
+        session.execute(b"CREATE ROLE plain LOGIN; GRANT ALL ON SCHEMA public TO plain;")
+        session.execute(preparation.replace("{}", name).encode())
+    database = Database(f"{server.replace('lancehouse@', 'plain@')}/{name}")
+    try:
+        if way == "upgrade":
+            migrate.run_migrations(database)
+        else:
+            migrate.create_if_empty(database)
+        migrate.check(database)
+        with psycopg.connect(url, autocommit=True) as session:
+            find_index = "SELECT count(*) FROM pg_indexes WHERE indexname = 'ix_entries_name_words'"
+            assert session.execute(find_index).fetchone() == (0,)
+            assert _search(database, "orders") == ["orders"]
+            session.execute("DROP EVENT TRIGGER IF EXISTS refuse")
+            for statement in migrate.SEARCH_INDEX:
+                session.execute(statement.encode())
+            assert session.execute(find_index).fetchone() == (1,)
+        assert _search(database, "voices") == ["invoices"]
+    finally:
+        database.close()
+        drop(url)
+        with psycopg.connect(postgres, autocommit=True) as session:
+            session.execute("DROP ROLE plain")
+
+
+def _search(database: Database, word: str) -> list[str]:
+    """The names of tables that contain a word, of two that are there."""
+
+    def work(tx: Tx) -> list[str]:
+        warehouse = repository.insert_warehouse(tx, f"main {word}", f"/data/{word}")
+        assert warehouse is not None
+        namespace = repository.insert_namespace(tx, warehouse.id, ("a",), {})
+        assert namespace is not None
+        for name in ("orders", "invoices"):
+            place = f"/data/{word}/{name}"
+            repository.insert_entry(
+                tx,
+                namespace.id,
+                name=name,
+                kind="lance",
+                uuid=place,
+                location=place,
+                location_key=f"{place}/",
+                properties={},
+                now_ms=1,
+            )
+        return [found for _, _, found, _ in repository.search_entries(tx, warehouse.id, [word], [], 0, 9)]
+
+    return database.write(work)
 
 
 def test_head_is_the_newest_migration() -> None:

@@ -113,8 +113,10 @@ class Commits:
         """Return what `commit` returned, for a commit that was made earlier.
 
         Raises:
+            PermissionDeniedError: the caller may no longer read the table.
             TableNotFoundError: the table has been dropped since.
         """
+        caller.identity.require_role(Role.READER, warehouse.name, levels, name)
         entry = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, levels, name))
         if entry is None or entry.kind == "view":
             raise table_not_found(levels, name)

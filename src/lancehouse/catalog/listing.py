@@ -170,7 +170,7 @@ def _search_tables(
         )
         for _, namespace, name, kind in page:
             levels = namespaces.get(namespace, ())
-            if namespace in wanted and caller.identity.has_role(Role.READER, warehouse.name, levels, name):
+            if namespace in wanted and caller.identity.can_list(warehouse.name, levels, name):
                 yield warehouse.name, (*levels, name), kind
         if len(page) < SEARCH_PAGE:
             return

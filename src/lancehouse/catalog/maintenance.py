@@ -461,13 +461,31 @@ class Maintenance:
         self._database.write(work)
         return chosen
 
-    def status(self, limit: int = 100) -> MaintenanceStatus:
-        """Return what is due within an hour, running and failing, and what was done last."""
+    def status(self, limit: int = 100, caller: Caller | None = None) -> MaintenanceStatus:
+        """Return what is due within an hour, running and failing, and what was done last.
+
+        Args:
+            limit: most tables, and most runs.
+            caller: of tables that they may read in full; None for all tables.
+        """
+
+        def can_read(backend: str, levels: tuple[str, ...]) -> bool:
+            return caller is None or caller.identity.has_role(Role.READER, backend, levels[:-1], levels[-1])
 
         def work(tx: Tx) -> MaintenanceStatus:
             now, most = rows.read_clock(tx), min(limit, MOST_LISTED)
-            tables = rows.list_maintained_tables(tx, now + 3_600_000, most)
-            return MaintenanceStatus(self._count_tables(tx), tables, rows.list_recent_runs(tx, most), now)
+            upto = now + 3_600_000
+            tables, runs = rows.list_maintained_tables(tx, upto, most), rows.list_recent_runs(tx, most)
+            # Most callers may read all that comes first. For others, all tables are gone through: to leave out what
+            # they may not read after the cut might leave nothing.
+            if not all(can_read(table.backend, table.levels) for table in tables) or not all(
+                can_read(backend, levels) for backend, levels, _ in runs
+            ):
+                known = rows.list_known_tables(tx)
+                readable = {table for table, backend, levels in known if can_read(backend, levels)}
+                tables = rows.list_maintained_tables(tx, upto, most, readable)
+                runs = rows.list_recent_runs(tx, most, readable)
+            return MaintenanceStatus(self._count_tables(tx), tables, runs, now)
 
         return self._database.read(work)
 

@@ -22,7 +22,7 @@ from lancehouse.catalog.principals import Principals
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.dataset import TableRef, from_snapshot_id
 from lancehouse.lake.restricted_rows import RestrictedRows, VisiblePart
-from lancehouse.properties import LANCE, TABLE_TYPE
+from lancehouse.properties import LANCE, RESTRICTED, TABLE_TYPE
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow, Json
@@ -123,7 +123,8 @@ class RestrictedTables:
         if vending.can_scope(warehouse):
             access = self._loader.vend(caller, warehouse, levels, name, location)
         etag = blake2b(body, digest_size=16).hexdigest()
-        config = {**access.config, **SERVER_PLANS}
+        has_data = metadata.get("current-snapshot-id") not in (None, -1)
+        config = {**access.config, **SERVER_PLANS, **({RESTRICTED: "true"} if has_data else {})}
         return LoadResult(body, etag, None, config, access.credentials, access_tag=access.tag)
 
     def require_scoped_copies(self, warehouse: Warehouse, part: VisiblePart) -> None:

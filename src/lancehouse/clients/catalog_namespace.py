@@ -65,6 +65,8 @@ class Entry:
     """Storage options that the catalog vended for this table."""
     columns: Sequence[Mapping[str, Any]] = ()
     """Columns in the catalog's own format; empty if the catalog does not return any."""
+    is_restricted: bool = False
+    """Whether the caller sees only a part of it, which the server reads; its location holds no dataset."""
 
 
 Candidate = tuple[TableId, Entry | None]
@@ -414,7 +416,7 @@ class CatalogNamespace(TableOperations):
             return True
 
     def _has_data(self, table: TableId, entry: Entry) -> bool:
-        return self._table_ref(table, entry).exists()
+        return entry.is_restricted or self._table_ref(table, entry).exists()
 
     def _table_ref(self, table: TableId, entry: Entry, **at: Any) -> dataset.TableRef:
         """Return a reference to the table's dataset, at a version, branch or tag."""
@@ -578,7 +580,7 @@ class CatalogNamespace(TableOperations):
         if request.load_detailed_metadata:
             response.table, response.namespace = table.name, table.namespace.parts
             response.table_uri = locations.to_uri(location) if request.with_table_uri else None
-        if request.load_detailed_metadata and not response.is_only_declared:
+        if request.load_detailed_metadata and not response.is_only_declared and not entry.is_restricted:
             at = {"version": request.version, "tag": request.tag, "branch": request.branch}
             _add_details(response, self._table_ref(table, entry, **at))
         else:

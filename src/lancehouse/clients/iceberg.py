@@ -63,7 +63,7 @@ from lancehouse.errors import ErrorMap, is_no_route, is_route_missing
 from lancehouse.identifiers import UNIT_SEPARATOR, NamespaceId, TableId
 from lancehouse.lake.dataset import TableRef
 from lancehouse.lake.dataset_files import split_location
-from lancehouse.properties import GC_ENABLED, IMPL, PUBLISHED_HEADER, is_lance, managed_by, require_lance
+from lancehouse.properties import GC_ENABLED, IMPL, PUBLISHED_HEADER, RESTRICTED, is_lance, managed_by, require_lance
 from lancehouse.settings import ClientSettings
 from lancehouse.wire.iceberg import (
     CatalogConfig,
@@ -1027,6 +1027,7 @@ def _to_entry(loaded: LoadedTable) -> Entry:
         location=location,
         properties=loaded.metadata.properties or {},
         vended=vended_options(location, loaded.config, loaded.storage_credentials),
+        is_restricted=(loaded.config or {}).get(RESTRICTED) == "true",
     )
 
 

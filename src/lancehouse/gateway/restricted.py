@@ -51,7 +51,13 @@ def _describe_table(rows: Rows, request: DescribeTableRequest) -> DescribeTableR
     *namespace, name = request.id or [""]
     opened = rows(request.version, request.branch)
     schema = to_jsonarrow(opened.schema)
-    return DescribeTableResponse(table=name, namespace=namespace, version=opened.dataset.version, schema=schema)
+    return DescribeTableResponse(
+        table=name,
+        namespace=namespace,
+        version=opened.dataset.version,
+        schema=schema,
+        is_only_declared=False if request.check_declared else None,
+    )
 
 
 def _table_exists(rows: Rows, request: TableExistsRequest) -> TableExistsResponse:

@@ -83,7 +83,7 @@ class TableRef:
             raise InvalidInputError("a table is addressed by its location, or by a namespace and its id there")
         if self.tag is not None and (self.version is not None or self.branch is not None):
             raise InvalidInputError("a tag names a version of a branch: it goes with neither version nor branch")
-        if self.branch:
+        if self.branch is not None:
             require_branch_name(self.branch)
 
     @classmethod

@@ -36,6 +36,8 @@ ID_SHIFT = 1_000_000_000
 
 _IDS = frozenset({"id", "element-id", "key-id", "value-id"})
 _GUESSED_ROW_BYTES = 64
+MEASURED_ROWS = 256
+"""Visible rows of a fragment that are read to estimate its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class ExportFragment:
 
     id: int
     bytes: int
-    """Size of its data files, without blobs in other files."""
+    """Size of its data files, without blobs in other files; 0 of a part of a table."""
     rows: int
     """Number of rows that are not deleted."""
     digest: str
@@ -128,10 +130,30 @@ class VersionExporter:
             return any(batch.num_rows for batch in scanner.to_batches())
 
     def row_bytes(self, fragment: ExportFragment, ids: Collection[int]) -> float:
-        """Estimate the size of some columns of a row in bytes, without blobs in other files."""
+        """Estimate the size of some columns of a row in bytes, without blobs in other files.
+
+        Of a part of a table, its first rows tell it: the size of files would tell of hidden rows and masked values.
+        """
         widths = [_bit_width(self.columns[key].type) for key in ids]
         known = sum(width or 0 for width in widths) / 8
-        return known if all(widths) else max(known, fragment.bytes / max(fragment.rows, 1))
+        if all(widths):
+            return known
+        size = fragment.bytes if self._restricted is None else self._measure(fragment, frozenset(ids))
+        return max(known, size / max(fragment.rows, 1))
+
+    def _measure(self, fragment: ExportFragment, ids: frozenset[int]) -> float:
+        """Estimate the size of the visible part of a fragment from its first rows, as they are copied."""
+        if (key := (fragment.id, ids)) not in self._measured:
+            columns = [column for number, column in self.columns.items() if number in ids]
+            rows = range(min(fragment.rows, MEASURED_ROWS))
+            size = sum(batch.nbytes for batch in self._batches(fragment, columns, rows, 1.0))
+            self._measured[key] = size / max(len(rows), 1) * fragment.rows
+        return self._measured[key]
+
+    @cached_property
+    def _measured(self) -> dict[tuple[int, frozenset[int]], float]:
+        """Sizes of visible parts that were estimated before."""
+        return {}
 
     def write(self, fragment: ExportFragment, ids: Collection[int], rows: range, sink: IO[bytes]) -> int:
         """Write rows of a fragment, counted without deleted ones; columns are given by Iceberg field id.
@@ -219,10 +241,9 @@ def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
 
 
 def _number(fragment: ExportFragment, place: int, rows: int, columns: Sequence[tuple[str, int]]) -> ExportFragment:
-    """Return a fragment as the part of it that is visible: its id would tell of those without visible rows."""
-    size = fragment.bytes * rows // max(fragment.rows, 1)
+    """Return a fragment as the part of it that is visible: its id and size would tell of what is not."""
     digest = sha256(json.dumps([fragment.digest, columns]).encode()).hexdigest()[:32]
-    return replace(fragment, id=place, bytes=size, rows=rows, digest=digest)
+    return replace(fragment, id=place, bytes=0, rows=rows, digest=digest)
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

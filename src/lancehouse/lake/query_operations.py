@@ -36,9 +36,14 @@ Searchable = Callable[[], list[str]]
 
 
 def to_full_text_query(
-    dataset: lance.LanceDataset, query: QueryTableRequestFullTextQuery | None
+    dataset: lance.LanceDataset, query: QueryTableRequestFullTextQuery | None, default: Sequence[str] = ()
 ) -> dict[str, Any] | fts.FullTextQuery | None:
     """Convert a query to the argument of `scanner(full_text_query=…)`.
+
+    Args:
+        dataset: the table.
+        query: the caller's query.
+        default: columns to search if the query names none; by default those that have a full-text index.
 
     Raises:
         InvalidInputError: the query is empty or ambiguous, or names no column while none has a full-text index.
@@ -46,10 +51,10 @@ def to_full_text_query(
     if query is None:
         return None
     if query.structured_query is not None:
-        return _to_structured_query(query.structured_query.query, lambda: _indexed_columns(dataset))
+        return _to_structured_query(query.structured_query.query, lambda: list(default) or _indexed_columns(dataset))
     if query.string_query is None:
         raise InvalidInputError("full_text_query needs a string_query or a structured_query")
-    return {"query": query.string_query.query, "columns": query.string_query.columns or None}
+    return {"query": query.string_query.query, "columns": query.string_query.columns or list(default) or None}
 
 
 def _indexed_columns(dataset: lance.LanceDataset) -> list[str]:
@@ -302,8 +307,8 @@ def _read_batches(
     return chunked_scan.read_batches(dataset, limits, {**columns, **ahead})
 
 
-def create_scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScanner:
-    """Convert a query to a scanner of pylance."""
+def create_scanner(dataset: lance.LanceDataset, query: Query, default_texts: Sequence[str] = ()) -> lance.LanceScanner:
+    """Convert a query to a scanner of pylance; `default_texts` as for `to_full_text_query`."""
     nearest = _nearest_options(dataset, query)
     is_batch = nearest is not None and isinstance(nearest["q"][0], list)
     if is_batch and query.offset:
@@ -315,7 +320,7 @@ def create_scanner(dataset: lance.LanceDataset, query: Query) -> lance.LanceScan
         limit=None if nearest else query.k or None,
         offset=query.offset or None,
         nearest=nearest,
-        full_text_query=to_full_text_query(dataset, query.full_text_query),
+        full_text_query=to_full_text_query(dataset, query.full_text_query, default_texts),
         fast_search=query.fast_search,
         with_row_id=query.with_row_id,
         batch_size=chunked_scan.batch_rows(dataset),

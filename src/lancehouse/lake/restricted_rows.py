@@ -139,8 +139,12 @@ class RestrictedRows:
         """
         whole: pa.Schema = self.dataset.schema
         policy = self.part.policy
-        if missing := sorted((policy.filter_columns | policy.masks.keys()) - set(whole.names)):
+        if missing := sorted(policy.masks.keys() - set(whole.names)):
             raise self._misfit(f"it has no column {', '.join(missing)}")
+        if missing := sorted(policy.filter_columns - set(whole.names)):
+            # The caller does not know which columns decide what is visible, and shall not learn it from old versions.
+            log.warning("%s: a row filter names columns that it lacks: %s", self.part.name, ", ".join(missing))
+            raise self._misfit("it lacks a column that the row filter names")
         if len({name.lower() for name in whole.names}) < len(whole.names):
             # Lance finds a column by its name in any case: it might take a masked one for another.
             raise self._misfit("names of its columns differ by case alone")
@@ -231,14 +235,19 @@ class RestrictedRows:
         return unique or self.schema.names[:1]
 
     def count(self, request: CountTableRowsRequest, sql: CallerSql) -> int:
-        """Count the visible rows that match the caller's condition."""
-        condition = request.predicate or None
+        """Count the visible rows that match the caller's condition.
+
+        Raises:
+            InvalidInputError, TableColumnNotFoundError: the condition is not valid.
+        """
+        condition = (request.predicate or "").strip() or None
+        columns = self.require_columns(sql.filter_columns)
+        if condition is not None:
+            self._probe(lambda probe: probe.scanner(filter=condition, columns=[], with_row_id=True), columns)
         if condition is None or self.can_push(sql):
             with hide_errors(self.part.name):
                 where = join_conditions(self.part.policy.where, condition)
                 return chunked_scan.count_rows(self.dataset, where) if where else int(self.dataset.count_rows())
-        columns = self.require_columns(sql.filter_columns)
-        self._probe(lambda probe: probe.scanner(filter=condition, columns=[], with_row_id=True), columns)
         rows = self.read(columns)
         return sum(batch.num_rows for batch in self._evaluate(rows, {"filter": condition, "columns": columns[:1]}))
 
@@ -267,7 +276,7 @@ class RestrictedRows:
             scores = [DISTANCE] if _has_vector(request) else ["_score"] if request.full_text_query else []
             named = QueryTableRequestColumns(column_names=[*self.schema.names, *scores])
             request = request.model_copy(update={"columns": named})
-        schema = self._probe(lambda probe: create_scanner(probe, request), columns)
+        schema = self._probe(lambda probe: create_scanner(probe, request, self._texts), columns)
         is_pushed = request.filter is None or self.can_push(sql)
         if not searched:
             batches = self._scan(request, columns, is_pushed=is_pushed)
@@ -295,10 +304,16 @@ class RestrictedRows:
             column = request.vector_column or default_vector_column(self.schema)
             columns.append(column if column in self.schema.names else column.partition(".")[0])
         if request.full_text_query is not None:
-            named = _text_columns(request.full_text_query.model_dump())
-            texts = [each.name for each in self.schema if each.type in KINDS["text"]]
-            columns += named or texts
+            for text in _text_columns(request.full_text_query.model_dump()):
+                if text is None and not self._texts:
+                    raise InvalidInputError(f"{self.part.name} has no column of texts that your grant shows")
+                columns += self._texts if text is None else [text]
         return columns
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The columns that a search by words without a column looks at: which have an index is not shown."""
+        return [each.name for each in self.schema if each.type in KINDS["text"]]
 
     def _probe(self, scan: Any, columns: Sequence[str]) -> pa.Schema:
         """Return the schema of a caller's scan; one that is not valid fails here, where there are no rows."""
@@ -373,7 +388,10 @@ class RestrictedRows:
                 )
         schema = pa.schema([self.schema.field(name) for name in columns])
         with translate_errors(self.part.name):
-            yield from create_scanner(_in_memory(pa.Table.from_batches(held, schema)), request).to_batches()
+            rows = _in_memory(pa.Table.from_batches(held, schema))
+            # Rows in memory have no index, and so none would be found among the indexed rows alone.
+            everything = request.model_copy(update={"fast_search": None})
+            yield from create_scanner(rows, everything, self._texts).to_batches()
 
 
 def can_mask(dtype: pa.DataType, mask: str | None) -> bool:
@@ -446,13 +464,15 @@ def _has_vector(request: QueryTableRequest) -> bool:
     return bool(request.vector.single_vector or request.vector.multi_vector)
 
 
-def _text_columns(query: Any) -> list[str]:
-    """Return the columns that a full-text query names, at any depth."""
+def _text_columns(query: Any) -> list[str | None]:
+    """Return the columns that the parts of a full-text query name, at any depth; None for a part that names none."""
     match query:
+        case {"query": str()}:
+            return list(query.get("columns") or [None])
+        case {"terms": str()}:
+            return [query.get("column")]
         case dict():
-            own = [query["column"]] if isinstance(query.get("column"), str) else []
-            listed = [name for name in query.get("columns") or () if isinstance(name, str)]
-            return [*own, *listed, *(name for part in query.values() for name in _text_columns(part))]
+            return [name for part in query.values() for name in _text_columns(part)]
         case list():
             return [name for part in query for name in _text_columns(part)]
     return []

@@ -5,7 +5,8 @@ Times of leases are the database's, so that workers on machines with different c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import (
@@ -39,6 +40,7 @@ from lancehouse.store.model import maintenance_runs as r
 from lancehouse.store.model import namespaces as n
 from lancehouse.store.model import snapshots as s
 from lancehouse.store.statements import (
+    EVERYTHING,
     NONE,
     Row,
     Statement,
@@ -512,12 +514,23 @@ def _to_tables(rows: Sequence[Row]) -> list[MaintainedTable]:
 
 def _maintained_table(row: Row) -> MaintainedTable:
     table, backend, path, own_path, name, entry, *rest = row
-    is_own = entry is not None
-    levels = (*split_levels(own_path or ""), name) if is_own else split_levels(path)
+    levels = _to_levels(path, own_path, name, entry)
     return MaintainedTable(table, backend, levels, entry, *rest[:-1], from_json(rest[-1]))  # type: ignore[call-arg]
 
 
+def _to_levels(path: str, own_path: str | None, name: str, entry: int | None) -> tuple[str, ...]:
+    """Return the levels of a table: of this catalog by its entry, of another one by its path."""
+    return (*split_levels(own_path or ""), name) if entry is not None else split_levels(path)
+
+
 # Status
+
+PAGE = 10_000
+"""Tables that are read at once, where all are gone through."""
+FEW = 1_000
+"""Tables whose runs are looked up table by table."""
+MOST_LOOKED_AT = 200_000
+"""Newest runs that are gone through for those of many tables."""
 
 
 def _first_ids(condition: ColumnElement[bool], order: Column[Any]) -> Select[tuple[int]]:
@@ -535,33 +548,46 @@ def _first_ids(condition: ColumnElement[bool], order: Column[Any]) -> Select[tup
 
 _IS_THERE = or_(m.c.entry_id.is_(None), e.c.namespace_id.is_not(None))
 _HAS_FAILED = m.c.failures > literal_column("0")
-LISTED = Statement(
-    _MAINTAINED.where(
-        m.c.id.in_(
-            union(
-                _first_ids(m.c.due_ms <= bindparam("upto"), m.c.due_ms),
-                _first_ids(m.c.lease_until_ms.is_not(None), m.c.lease_until_ms),
-                _first_ids(_HAS_FAILED, m.c.due_ms),
-            )
-        )
+_IS_LISTED = m.c.id.in_(
+    union(
+        _first_ids(m.c.due_ms <= bindparam("upto"), m.c.due_ms),
+        _first_ids(m.c.lease_until_ms.is_not(None), m.c.lease_until_ms),
+        _first_ids(_HAS_FAILED, m.c.due_ms),
     )
-    .order_by(m.c.lease_until_ms.is_(None), m.c.due_ms, m.c.id)
+)
+_TURN = (m.c.lease_until_ms.is_(None), m.c.due_ms, m.c.id)
+LISTED = Statement(_MAINTAINED.where(_IS_LISTED).order_by(*_TURN).limit(bindparam("size")).offset(NONE))
+LISTED_IDS = Statement(select(m.c.id).where(_IS_LISTED).order_by(*_TURN))
+KNOWN = Statement(
+    select(m.c.id, m.c.backend, m.c.path, n.c.path, e.c.name, m.c.entry_id)
+    .select_from(m)
+    .outerjoin(e, e.c.id == m.c.entry_id)
+    .outerjoin(n, n.c.id == e.c.namespace_id)
+    .where(_EXISTS, m.c.id > bindparam("after"))
+    .order_by(m.c.id)
     .limit(bindparam("size"))
     .offset(NONE)
 )
+SOME = 100
+"""Ids in one statement."""
+_some_ids: list[ColumnElement[int]] = [bindparam(f"id_{number}") for number in range(SOME)]
+SOME_TABLES = Statement(_MAINTAINED.where(m.c.id.in_(_some_ids)))
 ONE_OWN = Statement(_MAINTAINED.where(m.c.entry_id == bindparam("entry")))
 ONE_OTHER = Statement(_MAINTAINED.where(m.c.backend == bindparam("place"), m.c.path_key == bindparam("key")))
 _run_columns = tuple(r.c[name] for name in RUN)
-RECENT_RUNS = Statement(
+_RUNS = (
     select(m.c.backend, m.c.path, n.c.path, e.c.name, m.c.entry_id, *_run_columns)
     .select_from(r)
     .join(m, m.c.id == r.c.table_id)
     .outerjoin(e, e.c.id == m.c.entry_id)
     .outerjoin(n, n.c.id == e.c.namespace_id)
     .where(_EXISTS)
-    .order_by(r.c.id.desc())
-    .limit(bindparam("size"))
-    .offset(NONE)
+)
+RECENT_RUNS = Statement(_RUNS.order_by(r.c.id.desc()).limit(bindparam("size")).offset(NONE))
+RECENT_RUN_IDS = Statement(select(r.c.id, r.c.table_id).order_by(r.c.id.desc()).limit(bindparam("size")).offset(NONE))
+SOME_RUNS = Statement(_RUNS.where(r.c.id.in_(_some_ids)).order_by(r.c.id.desc()))
+RUN_IDS_OF_SOME = Statement(
+    select(r.c.id).where(r.c.table_id.in_(_some_ids)).order_by(r.c.id.desc()).limit(bindparam("size")).offset(NONE)
 )
 RUNS_OF_TABLE = Statement(
     select(*_run_columns)
@@ -609,9 +635,42 @@ COUNT_KNOWN = Statement(
 DELETE_RUNS = Statement(delete(r).where(r.c.ended_ms < bindparam("before")))
 
 
-def list_maintained_tables(tx: Tx, upto_ms: int, limit: int) -> list[MaintainedTable]:
-    """Return tables that are worked on, that have failed, or that are due until a time, in the order of their turn."""
-    return _to_tables(tx.fetch_all(LISTED, {"upto": upto_ms, "size": limit}))
+def list_known_tables(tx: Tx) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the id, backend and levels of every table under maintenance; it takes the longer, the more there are."""
+    after: int | None = 0
+    while after is not None:
+        page = tx.fetch_all(KNOWN, {"after": after, "size": PAGE})
+        for table, backend, path, own_path, name, entry in page:
+            yield table, backend, _to_levels(path, own_path, name, entry)
+        after = page[-1][0] if len(page) == PAGE else None
+
+
+def list_maintained_tables(
+    tx: Tx, upto_ms: int, limit: int, among: Collection[int] | None = None
+) -> list[MaintainedTable]:
+    """Return tables that are worked on, that have failed, or that are due until a time, in the order of their turn.
+
+    Args:
+        tx: the transaction.
+        upto_ms: the time.
+        limit: most tables to return.
+        among: ids of the tables that may be returned; None for all.
+    """
+    if among is None:
+        return _to_tables(tx.fetch_all(LISTED, {"upto": upto_ms, "size": limit}))
+    listed = tx.fetch_all(LISTED_IDS, {"upto": upto_ms, "size": EVERYTHING})
+    ids = list(islice((table for (table,) in listed if table in among), limit))
+    found = {table.id: table for table in _to_tables(_fetch_some(tx, SOME_TABLES, ids))}
+    return [found[table] for table in ids if table in found]
+
+
+def _fetch_some(tx: Tx, statement: Statement, ids: Sequence[int], **values: int) -> list[Row]:
+    """Run a statement on any number of ids, some of them at a time."""
+    rows: list[Row] = []
+    for start in range(0, len(ids), SOME):
+        some = ids[start : start + SOME]
+        rows += tx.fetch_all(statement, {f"id_{place}": some[place % len(some)] for place in range(SOME)} | values)
+    return rows
 
 
 def find_maintained_table(tx: Tx, backend: str, which: int | tuple[str, ...]) -> MaintainedTable | None:
@@ -623,15 +682,29 @@ def find_maintained_table(tx: Tx, backend: str, which: int | tuple[str, ...]) ->
     return None if row is None else _maintained_table(row)
 
 
-def list_recent_runs(tx: Tx, limit: int) -> list[tuple[str, tuple[str, ...], MaintenanceRun]]:
-    """Return the newest runs, each with backend and levels of its table."""
-    rows = tx.fetch_all(RECENT_RUNS, {"size": limit})
+def list_recent_runs(
+    tx: Tx, limit: int, among: Collection[int] | None = None
+) -> list[tuple[str, tuple[str, ...], MaintenanceRun]]:
+    """Return the newest runs, each with backend and levels of its table.
+
+    Args:
+        tx: the transaction.
+        limit: most runs to return.
+        among: ids of the tables whose runs may be returned; None for all. Of more than `FEW`, the runs are looked for
+            among the newest `MOST_LOOKED_AT` of all tables.
+    """
+    if among is None:
+        rows = tx.fetch_all(RECENT_RUNS, {"size": limit})
+    else:
+        if len(among) <= FEW:
+            found = _fetch_some(tx, RUN_IDS_OF_SOME, sorted(among), size=limit)
+            newest = sorted((run for (run,) in found), reverse=True)
+        else:
+            recent = tx.fetch_all(RECENT_RUN_IDS, {"size": MOST_LOOKED_AT})
+            newest = [run for run, table in recent if table in among]
+        rows = _fetch_some(tx, SOME_RUNS, newest[:limit])
     return [
-        (
-            backend,
-            (*split_levels(own_path or ""), name) if entry is not None else split_levels(path),
-            MaintenanceRun(*run),
-        )
+        (backend, _to_levels(path, own_path, name, entry), MaintenanceRun(*run))
         for backend, path, own_path, name, entry, *run in rows
     ]
 

@@ -9,7 +9,6 @@ from typing import Any
 from lance_namespace.errors import InvalidInputError, LanceNamespaceError, NamespaceNotFoundError
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from lancehouse.catalog.callers import Role
 from lancehouse.catalog.maintenance import MOST_LISTED, Maintenance
 from lancehouse.gateway.backends import Backend
 from lancehouse.gateway.messages import parse_query
@@ -25,12 +24,7 @@ STATES = ("known", "due", "running", "failing")
 
 def status(call: Call) -> Response:
     """Return what is due, running and failing, and what was done last, of the tables that the caller may read."""
-    service, identity = call.catalog.maintenance, call.caller.identity
-    now = service.status(_parse_limit(call))
-
-    def can_read(backend: str, levels: tuple[str, ...]) -> bool:
-        return identity.has_role(Role.READER, backend, levels[:-1], levels[-1])
-
+    now = call.catalog.maintenance.status(_parse_limit(call), call.caller)
     tables = [
         {
             "in": table.backend,
@@ -45,15 +39,10 @@ def status(call: Call) -> Response:
             "seen": {key: table.seen.get(key) for key in ("version", "rows", "bytes", "fragments", "versions")},
         }
         for table in now.tables
-        if can_read(table.backend, table.levels)
     ]
-    runs = [
-        {"in": backend, "levels": levels, **asdict(run)}
-        for backend, levels, run in now.runs
-        if can_read(backend, levels)
-    ]
+    runs = [{"in": backend, "levels": levels, **asdict(run)} for backend, levels, run in now.runs]
     # Numbers of all tables are for those who may see all of them.
-    counts: Mapping[str, int] | None = now.counts if identity.is_admin_everywhere else None
+    counts: Mapping[str, int] | None = now.counts if call.caller.identity.is_admin_everywhere else None
     return responses.json({"now_ms": now.now_ms, "counts": counts, "tables": tables, "runs": runs})
 
 

@@ -84,6 +84,7 @@ def list_audit(call: Call) -> Response:
 def list_events(call: Call) -> Response:
     """List changes of a warehouse as CloudEvents, those after a position; wait for some if asked to."""
     warehouse = call.catalog.warehouses[call.match.prefix]
+    call.caller.identity.require_sight(warehouse.name)
     if call.query.get("after") == "now":
         return responses.json({"events": [], "next": call.catalog.audit.last_position()})
     after, limit = _number(call, "after", 0), min(_number(call, "limit", 100), LARGEST_PAGE) or 1
