@@ -166,7 +166,8 @@ def test_a_table_that_dir_did_not_make(request: pytest.FixtureRequest, tmp_path:
     place = open_configured("dir", request, tmp_path)
     lance.write_dataset(ROWS, place.root / "past.lance")
     words = error_text(place.run("table", "drop", "past", "--yes"))
-    assert words.endswith("Hint: one that was written past the catalog goes with --property manifest_enabled=false\n")
+    hint = "Hint: one that was written without the catalog goes with --property manifest_enabled=false\n"
+    assert words.endswith(hint)
     done = place.run("table", "drop", "past", "--yes", "--property", "manifest_enabled=false")
     assert done.exit_code == 0, done.output
 

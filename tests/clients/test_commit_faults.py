@@ -318,7 +318,7 @@ def test_a_catalog_that_was_restored_from_an_older_copy(house: ManagedCatalog) -
     reason = client.commit_refusal(table, 3)
     assert isinstance(reason, errors.InvalidTableStateError)
     assert re.search("restored from an older copy.*table manage --by impl --adopt", str(reason))
-    with pytest.raises(errors.InvalidTableStateError, match="went past the catalog"):
+    with pytest.raises(errors.InvalidTableStateError, match="bypassed the catalog"):
         client.insert_into_table(InsertIntoTableRequest(id=table), stream(rows(1)))
 
 

@@ -475,7 +475,7 @@ def test_what_was_never_accepted_is_not_seen(house: ManagedCatalog, stray_table:
 def test_nothing_is_committed_over_it(house: ManagedCatalog, stray_table: Id) -> None:
     before = house.files(stray_table)
     for _ in range(2):
-        with pytest.raises(errors.InvalidTableStateError, match=r"past the catalog; .*manage --by impl --adopt"):
+        with pytest.raises(errors.InvalidTableStateError, match=r"bypassed the catalog; .*manage --by impl --adopt"):
             house.namespace.insert_into_table(InsertIntoTableRequest(id=stray_table), stream(rows(1)))
     assert house.at(stray_table) == 2
     assert {file for file in before if "manifest" in file} <= house.files(stray_table)
@@ -489,7 +489,7 @@ def test_a_manifest_that_lies_where_the_next_one_belongs(house: ManagedCatalog) 
     lance.write_dataset(rows(1, 5000), house.location(table), mode="append")
     stray = house.files(table) - on_the_way(house.files(table))
     for namespace in (house.namespace, house.connect()):
-        with pytest.raises(errors.InvalidTableStateError, match=r"past the catalog; .*manage --by impl --adopt"):
+        with pytest.raises(errors.InvalidTableStateError, match=r"bypassed the catalog; .*manage --by impl --adopt"):
             namespace.create_table_version(request)
         assert house.at(table) == 1
     assert house.files(table) == stray  # which stays, and what was staged goes

@@ -218,7 +218,7 @@ def test_a_stray_first_version(house: ManagedCatalog) -> None:
     table = [*house.levels, "t"]
     house.namespace.declare_table(DeclareTableRequest(id=table))
     lance.write_dataset(rows(), house.location(table))
-    with pytest.raises(errors.InvalidTableStateError, match="past the catalog"):
+    with pytest.raises(errors.InvalidTableStateError, match="bypassed the catalog"):
         house.namespace.manage_table(table, "storage")
     with pytest.raises(errors.LanceNamespaceError):
         insert(house, table)
@@ -247,7 +247,7 @@ def test_more_than_a_first_version_is_not_accepted_on_demand(house: ManagedCatal
     for mode in ("create", "append"):
         lance.write_dataset(rows(), house.location(table), mode=mode)
     assert house.namespace.accept_first(table) is False
-    with pytest.raises(ValueError, match="past the catalog"):  # of pylance, with what it was told
+    with pytest.raises(ValueError, match="bypassed the catalog"):  # of pylance, with what it was told
         house.open(table)
 
 
@@ -290,9 +290,9 @@ def test_another_version_was_written_where_one_was_pending(house: ManagedCatalog
     with killed_before_the_manifest_is_final():
         house.namespace.create_table_version(request)
     lance.write_dataset(rows(3, 5000), house.location(table), mode="append")
-    with pytest.raises(errors.InvalidTableStateError, match=r"past the catalog.*(table manage|move|remove)"):
+    with pytest.raises(errors.InvalidTableStateError, match=r"bypassed the catalog.*(table manage|move|remove)"):
         count(house.connect(), table)
-    with pytest.raises(errors.InvalidTableStateError, match=r"past the catalog.*(table manage|move|remove)"):
+    with pytest.raises(errors.InvalidTableStateError, match=r"bypassed the catalog.*(table manage|move|remove)"):
         house.connect().manage_table(table, "impl")
 
 
@@ -590,7 +590,7 @@ def test_somebody_commits_while_the_catalog_is_brought_in_step(house: ManagedCat
 
 
 def test_somebody_commits_while_versions_are_deleted(house: ManagedCatalog, proxy: FaultProxy) -> None:
-    """That is no version past the catalog."""
+    """That is no version without the catalog."""
     table = many(house, 5)
 
     def other_is_faster(request: Any, forward: Any) -> Any:

@@ -190,7 +190,7 @@ def test_names_with_dots_are_quoted(folder: Place) -> None:
 def test_a_table_written_past_the_catalog_is_not_silently_kept(folder: Place, tmp_path: Path) -> None:
     lance.write_dataset(ROWS, tmp_path / "past.lance")
     assert folder.jobs.exists("past")
-    with pytest.raises(TableNotFoundError, match="written past the catalog"):
+    with pytest.raises(TableNotFoundError, match="written without the catalog"):
         folder.jobs.drop("past", missing_ok=True)
 
 

@@ -323,10 +323,10 @@ def test_a_staged_file_that_cannot_be_removed(caplog: pytest.LogCaptureFixture) 
 
 
 def test_finishing_over_another_version(place: ManifestFolder) -> None:
-    """Neither is lost: what was accepted, and what somebody wrote past the catalog."""
+    """Neither is lost: what was accepted, and what somebody wrote without the catalog."""
     place.put(STAGED, b"accepted")
     place.put(FINAL, b"stray")
-    with pytest.raises(InvalidTableStateError, match="a writer went past the catalog"):
+    with pytest.raises(InvalidTableStateError, match="a writer bypassed the catalog"):
         place.manifests.publish(STAGED, FINAL)
     assert place.all() == {STAGED: b"accepted", FINAL: b"stray"}
 

@@ -264,7 +264,7 @@ class TableChecker:
             what += "the catalog's database is older than its storage, or was copied, and takes no changes"
             return replace(self.finding(FindingKind.VERSIONS, Severity.ERROR, what), command=ADOPT)
         if (stored or 0) > (accepted or 0):
-            what += "a writer went past the catalog; stop it, then accept what is there"
+            what += "a writer bypassed the catalog; stop it, then accept what is there"
             return self.finding(
                 FindingKind.VERSIONS, Severity.ERROR, what, "table", "manage", self.name, "--by", "impl", "--adopt"
             )

@@ -365,7 +365,7 @@ TABLE_BYTES, VERSION_BYTES = 4_000, 500
 """Approximate memory in bytes of one table, and of one version, besides its JSON."""
 
 STORAGE_REFRESH_S = 60.0
-"""Seconds after which a table in an object store is looked at again, for what was done there past the catalog."""
+"""Seconds after which a table in an object store is looked at again, for what was done there without the catalog."""
 
 Key = tuple[int, str]
 """Id of the warehouse, and UUID of the table."""
@@ -390,7 +390,7 @@ class _CachedTable:
     is_listed: bool = True
     """Whether all versions in storage were listed; if not, only snapshots that refs point to are known to be right."""
     recent_until_ns: int = 0
-    """In object stores: until when tags, branches and clean-ups past the catalog were looked for recently enough."""
+    """In object stores: until when tags, branches and clean-ups without the catalog were looked for recently enough."""
 
     @property
     def table(self) -> LanceTableMetadata:

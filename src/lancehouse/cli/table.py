@@ -321,7 +321,7 @@ def _explain_dir_not_found(client: Client) -> Iterator[None]:
         if client.target.impl != "dir":
             raise
         explained = TableNotFoundError(str(error))
-        explained.add_note("one that was written past the catalog goes with --property manifest_enabled=false")
+        explained.add_note("one that was written without the catalog goes with --property manifest_enabled=false")
         raise explained from error
 
 

@@ -11,7 +11,34 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-import lance_namespace as ln
+from lance_namespace import (
+    CreateNamespaceRequest,
+    CreateNamespaceResponse,
+    DeclareTableRequest,
+    DeclareTableResponse,
+    DeregisterTableRequest,
+    DeregisterTableResponse,
+    DescribeNamespaceRequest,
+    DescribeNamespaceResponse,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DropNamespaceRequest,
+    DropNamespaceResponse,
+    DropTableRequest,
+    DropTableResponse,
+    ListNamespacesRequest,
+    ListNamespacesResponse,
+    ListTablesRequest,
+    ListTablesResponse,
+    NamespaceExistsRequest,
+    NamespaceExistsResponse,
+    RegisterTableRequest,
+    RegisterTableResponse,
+    RenameTableRequest,
+    RenameTableResponse,
+    TableExistsRequest,
+    TableExistsResponse,
+)
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
@@ -244,13 +271,13 @@ class CatalogNamespace(TableOperations):
 
     # Namespaces
 
-    def list_namespaces(self, request: ln.ListNamespacesRequest) -> ln.ListNamespacesResponse:
+    def list_namespaces(self, request: ListNamespacesRequest) -> ListNamespacesResponse:
         """List the namespaces directly below one."""
         children = self._namespaces.list_children(self._parse_namespace_id(request.id, least=1))
         listing = paginate(dict.fromkeys(map(self._format_namespace, children)), request.limit, request.page_token)
-        return ln.ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
+        return ListNamespacesResponse(namespaces=list(listing.items), page_token=listing.token)
 
-    def create_namespace(self, request: ln.CreateNamespaceRequest) -> ln.CreateNamespaceResponse:
+    def create_namespace(self, request: CreateNamespaceRequest) -> CreateNamespaceResponse:
         """Create a namespace; `mode` decides what happens if it exists already."""
         namespace = self._parse_namespace_id(request.id)
         mode = parse_choice("mode", request.mode, "Create", "ExistOk", "Overwrite")
@@ -269,20 +296,18 @@ class CatalogNamespace(TableOperations):
                 created_properties = self._namespaces.create(namespace, properties)
             else:
                 created_properties = self._namespaces.load(namespace)
-        return ln.CreateNamespaceResponse(properties=dict(created_properties))
+        return CreateNamespaceResponse(properties=dict(created_properties))
 
-    def describe_namespace(self, request: ln.DescribeNamespaceRequest) -> ln.DescribeNamespaceResponse:
+    def describe_namespace(self, request: DescribeNamespaceRequest) -> DescribeNamespaceResponse:
         """Return the properties of a namespace."""
-        return ln.DescribeNamespaceResponse(
-            properties=dict(self._namespaces.load(self._parse_namespace_id(request.id)))
-        )
+        return DescribeNamespaceResponse(properties=dict(self._namespaces.load(self._parse_namespace_id(request.id))))
 
-    def namespace_exists(self, request: ln.NamespaceExistsRequest) -> ln.NamespaceExistsResponse:
+    def namespace_exists(self, request: NamespaceExistsRequest) -> NamespaceExistsResponse:
         """Return if the namespace exists, else raise NamespaceNotFoundError."""
         self._namespaces.load(self._parse_namespace_id(request.id))
-        return ln.NamespaceExistsResponse()
+        return NamespaceExistsResponse()
 
-    def drop_namespace(self, request: ln.DropNamespaceRequest) -> ln.DropNamespaceResponse:
+    def drop_namespace(self, request: DropNamespaceRequest) -> DropNamespaceResponse:
         """Drop a namespace; `mode` decides what happens if it does not exist, `behavior` if it is not empty."""
         cascade = parse_choice("behavior", request.behavior, "Restrict", "Cascade") == "Cascade"
         default = "Skip" if self.drops_missing else "Fail"
@@ -295,17 +320,17 @@ class CatalogNamespace(TableOperations):
         except NamespaceNotFoundError:
             if mode == "Fail":
                 raise
-        return ln.DropNamespaceResponse()
+        return DropNamespaceResponse()
 
     # Tables
 
-    def list_tables(self, request: ln.ListTablesRequest) -> ln.ListTablesResponse:
+    def list_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         """List the Lance tables of a namespace by name, sorted; raise if one of them cannot be loaded."""
         namespace = self._parse_namespace_id(request.id)
         candidates = self._tables.list_candidates(namespace)
         return self._list_page({name: (TableId(namespace, name), entry) for name, entry in candidates.items()}, request)
 
-    def list_all_tables(self, request: ln.ListTablesRequest) -> ln.ListTablesResponse:
+    def list_all_tables(self, request: ListTablesRequest) -> ListTablesResponse:
         """List the Lance tables of a namespace and of all namespaces below it, by full ids.
 
         The levels of an id are joined by the catalog's delimiter, or by the `delimiter` in the request's context.
@@ -332,7 +357,7 @@ class CatalogNamespace(TableOperations):
             if rest:
                 break
         delimiter = (request.context or {}).get("delimiter", self.delimiter)
-        return ln.ListTablesResponse(
+        return ListTablesResponse(
             tables=[delimiter.join([*parts, name]) for parts, name in positions],
             page_token=encode_token(json.dumps(positions[-1])) if rest and positions else None,
         )
@@ -377,15 +402,15 @@ class CatalogNamespace(TableOperations):
             level = [child for siblings in children for child in siblings]
         return namespaces
 
-    def _list_page(self, candidates: Mapping[str, Candidate], request: ln.ListTablesRequest) -> ln.ListTablesResponse:
+    def _list_page(self, candidates: Mapping[str, Candidate], request: ListTablesRequest) -> ListTablesResponse:
         """Return the page of a list that a request asks for, loading no more tables than it needs."""
         keys = remaining_keys(candidates, request.limit, request.page_token)
         names: list[str] = []
         rest = self._fill_page(names, [(name, candidates[name]) for name in keys], request)
-        return ln.ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
+        return ListTablesResponse(tables=names, page_token=encode_token(names[-1]) if rest and names else None)
 
     def _fill_page(
-        self, page: list[T], candidates: list[tuple[T, Candidate]], request: ln.ListTablesRequest
+        self, page: list[T], candidates: list[tuple[T, Candidate]], request: ListTablesRequest
     ) -> list[tuple[T, Candidate]]:
         """Add the keys of Lance tables to a page, up to the limit of the request; return the candidates left over."""
         while candidates and (request.limit is None or len(page) < request.limit):
@@ -424,7 +449,7 @@ class CatalogNamespace(TableOperations):
             get_location(table, entry), self._access.options(entry), confinement=self.confinement, **at
         )
 
-    def declare_table(self, request: ln.DeclareTableRequest) -> ln.DeclareTableResponse:
+    def declare_table(self, request: DeclareTableRequest) -> DeclareTableResponse:
         """Create the entry of a table that has no data yet."""
         table = self._parse_table_id(request.id)
         with explain_existing(self, table.parts):
@@ -437,7 +462,7 @@ class CatalogNamespace(TableOperations):
         except (InvalidInputError, OutsideConfinementError):
             self._tables.delete(table)  # it was created just now, and nothing is in it
             raise
-        return ln.DeclareTableResponse(
+        return DeclareTableResponse(
             location=entry.location,
             storage_options=options,
             properties=dict(entry.properties),
@@ -518,7 +543,7 @@ class CatalogNamespace(TableOperations):
             InvalidInputError: the table cannot be found.
         """
 
-    def register_table(self, request: ln.RegisterTableRequest) -> ln.RegisterTableResponse:
+    def register_table(self, request: RegisterTableRequest) -> RegisterTableResponse:
         """Create the entry of a table whose data exists already."""
         table = self._parse_table_id(request.id)
         mode = parse_choice("mode", request.mode, "Create", "Overwrite")
@@ -537,7 +562,7 @@ class CatalogNamespace(TableOperations):
             if mode == "Create":
                 raise
             entry = self._replace_entry(table, request.location, properties)
-        return ln.RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
+        return RegisterTableResponse(location=entry.location, properties=dict(entry.properties))
 
     def _is_empty(self, location: str, properties: Mapping[str, str] | None) -> bool:
         """Return whether there is certainly no dataset at a location; False if this client cannot read it."""
@@ -565,15 +590,13 @@ class CatalogNamespace(TableOperations):
             raise own_location_error(table, location, entry.location)
         return entry
 
-    def describe_table(self, request: ln.DescribeTableRequest) -> ln.DescribeTableResponse:
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         """Return where a table lies; with `load_detailed_metadata`, also its version, schema and statistics."""
         table = self._parse_table_id(request.id)
         needs_data = bool(request.check_declared or request.load_detailed_metadata)
         entry = self._load_with_credentials(table, request.vend_credentials)
         location, options = get_location(table, entry), self._access.options(entry)
-        response = ln.DescribeTableResponse(
-            location=location, storage_options=options, properties=dict(entry.properties)
-        )
+        response = DescribeTableResponse(location=location, storage_options=options, properties=dict(entry.properties))
         response.managed_versioning = self._is_managed(table, entry.properties) or None
         if needs_data:
             response.is_only_declared = not self._has_data(table, entry)
@@ -606,31 +629,31 @@ class CatalogNamespace(TableOperations):
                 "give your own as storage.* properties, or let the catalog vend"
             )
 
-    def _add_schema(self, response: ln.DescribeTableResponse, entry: Entry) -> None:
+    def _add_schema(self, response: DescribeTableResponse, entry: Entry) -> None:
         """Set the response's schema if the catalog has it, without opening the table. Does nothing by default."""
 
-    def table_exists(self, request: ln.TableExistsRequest) -> ln.TableExistsResponse:
+    def table_exists(self, request: TableExistsRequest) -> TableExistsResponse:
         """Return if the table, or the given version of it, exists, else raise."""
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=self._access.vends and request.version is not None)
         if request.version is not None:
             self._table_ref(table, entry, version=request.version).open()
-        return ln.TableExistsResponse()
+        return TableExistsResponse()
 
-    def deregister_table(self, request: ln.DeregisterTableRequest) -> ln.DeregisterTableResponse:
+    def deregister_table(self, request: DeregisterTableRequest) -> DeregisterTableResponse:
         """Delete the entry of a table; its data stays."""
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=False)
         self._tables.delete(table)
-        return ln.DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+        return DeregisterTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
-    def drop_table(self, request: ln.DropTableRequest) -> ln.DropTableResponse:
+    def drop_table(self, request: DropTableRequest) -> DropTableResponse:
         """Delete the entry of a table, then its data; if the catalog refuses, both stay."""
         table = self._parse_table_id(request.id)
         entry = self._tables.load(table, vend=self._access.vends)
         options = self._access.options(entry)
         self._drop_data(table, entry, options)
-        return ln.DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
+        return DropTableResponse(id=table.parts, location=entry.location, properties=dict(entry.properties))
 
     def _drop_data(self, table: TableId, entry: Entry, options: Mapping[str, str]) -> None:
         """Delete the entry of a table, then its data."""
@@ -643,15 +666,15 @@ class CatalogNamespace(TableOperations):
                 f"{table} is no longer in the catalog, but its data at {entry.location} could not be removed: {error}"
             ) from error
 
-    def rename_table(self, request: ln.RenameTableRequest) -> ln.RenameTableResponse:
+    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
         """Raise UnsupportedOperationError; catalogs that can rename tables override this."""
         raise UnsupportedOperationError(
             f"{self._parse_table_id(request.id)}: {self.client} has no call that renames such a table"
         )
 
     def _rename(
-        self, request: ln.RenameTableRequest, rename: Callable[[TableId, TableId, Entry], None]
-    ) -> ln.RenameTableResponse:
+        self, request: RenameTableRequest, rename: Callable[[TableId, TableId, Entry], None]
+    ) -> RenameTableResponse:
         """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
         source = self._parse_table_id(request.id)
         namespace = self._parse_namespace_id(request.new_namespace_id) if request.new_namespace_id else source.namespace
@@ -659,7 +682,7 @@ class CatalogNamespace(TableOperations):
         if namespace.catalog != source.namespace.catalog:
             raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
         rename(source, target, self._tables.load(source, vend=False))
-        return ln.RenameTableResponse()
+        return RenameTableResponse()
 
 
 _namespace_parts = attrgetter("parts")
@@ -698,7 +721,7 @@ def own_location_error(table: TableId, location: str, chosen: str) -> Unsupporte
     )
 
 
-def _add_details(response: ln.DescribeTableResponse, table: dataset.TableRef) -> None:
+def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> None:
     details = dataset.read_details(table)
     response.version, response.var_schema = details.version, details.schema
     response.stats, response.metadata = details.stats, details.metadata

@@ -18,7 +18,34 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 from uuid import uuid4
 
-import lance_namespace as ln
+from lance_namespace import (
+    BatchCommitTablesRequest,
+    BatchCommitTablesResponse,
+    BatchCreateTableVersionsRequest,
+    BatchCreateTableVersionsResponse,
+    BatchDeleteTableVersionsRequest,
+    BatchDeleteTableVersionsResponse,
+    CreateTableBranchRequest,
+    CreateTableBranchResponse,
+    CreateTableTagRequest,
+    CreateTableTagResponse,
+    CreateTableVersionRequest,
+    CreateTableVersionResponse,
+    DeclareTableRequest,
+    DeleteTableBranchRequest,
+    DeleteTableBranchResponse,
+    DeleteTableTagRequest,
+    DeleteTableTagResponse,
+    DeregisterTableRequest,
+    DescribeTableVersionRequest,
+    DescribeTableVersionResponse,
+    ListTableVersionsRequest,
+    ListTableVersionsResponse,
+    RenameTableRequest,
+    RenameTableResponse,
+    UpdateTableTagRequest,
+    UpdateTableTagResponse,
+)
 from lance_namespace.errors import (
     InternalError,
     InvalidInputError,
@@ -204,7 +231,7 @@ class IcebergNamespace(CatalogNamespace):
         """
         self._tables.change_dropped("purge", self._parse_table_id(id))
 
-    def rename_table(self, request: ln.RenameTableRequest) -> ln.RenameTableResponse:
+    def rename_table(self, request: RenameTableRequest) -> RenameTableResponse:
         """Rename a table, within its namespace or into another one of its warehouse; its data stays where it is."""
         return self._rename(request, self._tables.rename)
 
@@ -243,7 +270,7 @@ class IcebergNamespace(CatalogNamespace):
 
     # Commits
 
-    def create_table_version(self, request: ln.CreateTableVersionRequest) -> ln.CreateTableVersionResponse:
+    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
         """Commit a manifest that Lance has staged as the next version. Sending the same request again is safe.
 
         Raises:
@@ -254,14 +281,12 @@ class IcebergNamespace(CatalogNamespace):
         [version] = self._versions.create([request])
         return version.to_response()
 
-    def batch_create_table_versions(
-        self, request: ln.BatchCreateTableVersionsRequest
-    ) -> ln.BatchCreateTableVersionsResponse:
+    def batch_create_table_versions(self, request: BatchCreateTableVersionsRequest) -> BatchCreateTableVersionsResponse:
         """Commit staged versions of several tables, all or none."""
         versions = self._versions.create(request.entries)
-        return ln.BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
+        return BatchCreateTableVersionsResponse(versions=[version.to_table_version() for version in versions])
 
-    def batch_commit_tables(self, request: ln.BatchCommitTablesRequest) -> ln.BatchCommitTablesResponse:
+    def batch_commit_tables(self, request: BatchCommitTablesRequest) -> BatchCommitTablesResponse:
         """Execute a batch of operations, all or none.
 
         Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
@@ -270,15 +295,15 @@ class IcebergNamespace(CatalogNamespace):
         if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
             raise InvalidInputError("each operation of a batch names one thing to do")
         match request.operations:
-            case [CommitTableOperation(declare_table=ln.DeclareTableRequest() as declare)]:
+            case [CommitTableOperation(declare_table=DeclareTableRequest() as declare)]:
                 result = CommitTableResult(declare_table=self.declare_table(declare))
-            case [CommitTableOperation(deregister_table=ln.DeregisterTableRequest() as deregister)]:
+            case [CommitTableOperation(deregister_table=DeregisterTableRequest() as deregister)]:
                 result = CommitTableResult(deregister_table=self.deregister_table(deregister))
-            case [CommitTableOperation(delete_table_versions=ln.BatchDeleteTableVersionsRequest() as delete)]:
+            case [CommitTableOperation(delete_table_versions=BatchDeleteTableVersionsRequest() as delete)]:
                 result = CommitTableResult(delete_table_versions=self.batch_delete_table_versions(delete))
             case operations:
-                return ln.BatchCommitTablesResponse(results=self._commit_operations(operations))
-        return ln.BatchCommitTablesResponse(results=[result])
+                return BatchCommitTablesResponse(results=self._commit_operations(operations))
+        return BatchCommitTablesResponse(results=[result])
 
     def _commit_operations(self, operations: Sequence[CommitTableOperation]) -> list[CommitTableResult]:
         requests = [
@@ -312,21 +337,19 @@ class IcebergNamespace(CatalogNamespace):
 
     # Versions, tags and branches: from the catalog where it manages them, else from storage
 
-    def list_table_versions(self, request: ln.ListTableVersionsRequest) -> ln.ListTableVersionsResponse:
+    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """List the versions of a branch, oldest first unless `descending`."""
         response = self._managed.list_versions(self._parse_table_id(request.id), request)
         return super().list_table_versions(request) if response is None else response
 
-    def describe_table_version(self, request: ln.DescribeTableVersionRequest) -> ln.DescribeTableVersionResponse:
+    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """Return one version of a branch, by default the latest."""
         version = self._managed.find_version(self._parse_table_id(request.id), request.branch, request.version)
         if version is None:
             return super().describe_table_version(request)
-        return ln.DescribeTableVersionResponse(version=version)
+        return DescribeTableVersionResponse(version=version)
 
-    def batch_delete_table_versions(
-        self, request: ln.BatchDeleteTableVersionsRequest
-    ) -> ln.BatchDeleteTableVersionsResponse:
+    def batch_delete_table_versions(self, request: BatchDeleteTableVersionsRequest) -> BatchDeleteTableVersionsResponse:
         """Delete versions and the data that no other version needs, then their snapshots in the catalog."""
         table = self._parse_table_id(request.id)
         is_managed = self._managed.prepare_deletion(table, request.branch)
@@ -335,30 +358,30 @@ class IcebergNamespace(CatalogNamespace):
             self._managed.sync(table)
         return response
 
-    def create_table_tag(self, request: ln.CreateTableTagRequest) -> ln.CreateTableTagResponse:
+    def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
         """Create a tag of a version, by default of the main branch, in storage and in the catalog."""
         response = super().create_table_tag(request)
         self._managed.sync(self._parse_table_id(request.id))
         return response
 
-    def update_table_tag(self, request: ln.UpdateTableTagRequest) -> ln.UpdateTableTagResponse:
+    def update_table_tag(self, request: UpdateTableTagRequest) -> UpdateTableTagResponse:
         """Point a tag to another version, in storage and in the catalog."""
         response = super().update_table_tag(request)
         self._managed.sync(self._parse_table_id(request.id))
         return response
 
-    def delete_table_tag(self, request: ln.DeleteTableTagRequest) -> ln.DeleteTableTagResponse:
+    def delete_table_tag(self, request: DeleteTableTagRequest) -> DeleteTableTagResponse:
         """Delete a tag in storage and in the catalog; its version stays."""
         response = super().delete_table_tag(request)
         self._managed.sync(self._parse_table_id(request.id), deleted_tag=request.tag)
         return response
 
-    def create_table_branch(self, request: ln.CreateTableBranchRequest) -> ln.CreateTableBranchResponse:
+    def create_table_branch(self, request: CreateTableBranchRequest) -> CreateTableBranchResponse:
         """Create a branch from a version of another branch."""
         self._managed.prepare_branch(self._parse_table_id(request.id), request.name)
         return super().create_table_branch(request)
 
-    def delete_table_branch(self, request: ln.DeleteTableBranchRequest) -> ln.DeleteTableBranchResponse:
+    def delete_table_branch(self, request: DeleteTableBranchRequest) -> DeleteTableBranchResponse:
         """Delete a branch in storage and in the catalog, unless another branch was created from it."""
         response = super().delete_table_branch(request)
         self._managed.sync(self._parse_table_id(request.id), deleted_branch=request.name)

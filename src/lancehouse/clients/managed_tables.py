@@ -303,7 +303,7 @@ class ManagedTables:
         return stored.get(None)
 
     def accept_first(self, table: TableId) -> bool:
-        """Accept a first version that was written past the catalog, see `IcebergNamespace.accept_first`."""
+        """Accept a first version that was written without the catalog, see `IcebergNamespace.accept_first`."""
         head = self._versions.load_head(table, all_snapshots=False)
         if managed_by(head.entry.properties) != IMPL or find_latest_version(self._versions.storage_ref(head)) != 1:
             return False
@@ -384,7 +384,7 @@ def _version_mismatch_error(
 ) -> InvalidTableStateError:
     if (stored or 0) > (at or 0):
         remedy = (
-            "writers went past the catalog; stop them, then `lancehouse table manage --by impl --adopt` accepts what "
+            "writers bypassed the catalog; stop them, then `lancehouse table manage --by impl --adopt` accepts what "
             "they wrote"
         )
     else:

@@ -343,7 +343,7 @@ class ManagedVersions:
         and only logged: the writer must not take it for a failed commit and repeat it.
 
         Raises:
-            InvalidTableStateError: a writer that went past the catalog has put its own manifest there.
+            InvalidTableStateError: a writer that bypassed the catalog has put its own manifest there.
         """
         for version in versions:
             try:
@@ -397,7 +397,7 @@ class ManagedVersions:
     def _commit_with_retries(self, versions: Sequence[StagedVersion]) -> None:
         tables = list(dict.fromkeys(version.table for version in versions))
         # A manifest at the final path means a repeated request (pylance or a user sent it again), a lost race, or a
-        # writer that went past the catalog. The catalog's snapshots tell which.
+        # writer that bypassed the catalog. The catalog's snapshots tell which.
         if present := [version for version in versions if self._manifest_store_of(version).exists(version.final_path)]:
             self._check_existing_manifests(present)
             if len(present) == len(versions):
@@ -427,7 +427,7 @@ class ManagedVersions:
 
         Raises:
             ConcurrentModificationError: other versions were accepted under these numbers.
-            InvalidTableStateError: the catalog never accepted them: a writer went past the catalog.
+            InvalidTableStateError: the catalog never accepted them: a writer bypassed the catalog.
         """
         for version in versions:
             is_committed = self._is_committed([version])
@@ -636,7 +636,7 @@ class ManagedVersions:
         return ManifestStore(head.entry.location or get_location(table, head.entry), head.options)
 
     def storage_ref(self, head: TableHead, branch: str | None = None) -> TableRef:
-        """Refer to a table by its location, past the catalog."""
+        """Refer to a table by its location, without the catalog."""
         self._access.require(head.entry)
         return TableRef(head.entry.location, head.options, branch=branch, confinement=self._access.confinement)
 
@@ -759,7 +759,7 @@ def unknown_version_error(table: TableId, version: int) -> InvalidTableStateErro
     """Return the error for a table of which storage has a version that the catalog does not know."""
     return InvalidTableStateError(
         f"{table}: storage has a version {version} that the catalog does not know: the catalog was restored from an "
-        "older copy, or a writer went past the catalog; stop the writers, then "
+        "older copy, or a writer bypassed the catalog; stop the writers, then "
         "`lancehouse table manage --by impl --adopt` accepts what is there"
     )
 

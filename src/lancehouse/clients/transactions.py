@@ -9,8 +9,19 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 from uuid import uuid4
 
-import lance_namespace as ln
 import pyarrow as pa
+from lance_namespace import (
+    CreateTableVersionRequest,
+    CreateTableVersionResponse,
+    DescribeTableRequest,
+    DescribeTableResponse,
+    DescribeTableVersionRequest,
+    DescribeTableVersionResponse,
+    LanceNamespace,
+    ListTableVersionsRequest,
+    ListTableVersionsResponse,
+    TableVersion,
+)
 from lance_namespace.errors import (
     ConcurrentModificationError,
     InvalidInputError,
@@ -53,7 +64,7 @@ class Transaction(TableOperations):
     commits in Lance, such as creating a tag, are refused.
     """
 
-    def __init__(self, namespace: ln.LanceNamespace) -> None:
+    def __init__(self, namespace: LanceNamespace) -> None:
         if not isinstance(namespace, IcebergNamespace):
             raise UnsupportedOperationError(
                 f"{type(namespace).__name__} has no transactions over several tables; the `iceberg` client has"
@@ -142,7 +153,7 @@ class Transaction(TableOperations):
 
     # Calls that Lance makes to open a table and to commit
 
-    def describe_table(self, request: ln.DescribeTableRequest) -> ln.DescribeTableResponse:
+    def describe_table(self, request: DescribeTableRequest) -> DescribeTableResponse:
         """Describe a table as the catalog does, after checking that it can take part in a transaction.
 
         Raises:
@@ -153,7 +164,7 @@ class Transaction(TableOperations):
         self._versions.require_transactions(TableId.parse(request.id))
         return self._catalog.describe_table(request)
 
-    def list_table_versions(self, request: ln.ListTableVersionsRequest) -> ln.ListTableVersionsResponse:
+    def list_table_versions(self, request: ListTableVersionsRequest) -> ListTableVersionsResponse:
         """List the versions of the catalog and those staged in this transaction."""
         staged = {
             version.manifest.version: self._to_table_version(version)
@@ -161,22 +172,22 @@ class Transaction(TableOperations):
         }
         if not staged:
             return self._catalog.list_table_versions(request)
-        unpaged_request = ln.ListTableVersionsRequest(id=request.id, branch=request.branch)
+        unpaged_request = ListTableVersionsRequest(id=request.id, branch=request.branch)
         versions = self._catalog.list_table_versions(unpaged_request).versions
         committed = {version.version: version for version in versions if version.version < min(staged)}
         listing = paginate(
             {**committed, **staged}, request.limit, request.page_token, descending=bool(request.descending)
         )
-        return ln.ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
+        return ListTableVersionsResponse(versions=list(listing.items.values()), page_token=listing.token)
 
-    def describe_table_version(self, request: ln.DescribeTableVersionRequest) -> ln.DescribeTableVersionResponse:
+    def describe_table_version(self, request: DescribeTableVersionRequest) -> DescribeTableVersionResponse:
         """Return a version, staged in this transaction or from the catalog."""
         for version in reversed(self._staged_versions(request.id, request.branch)):
             if request.version in (None, version.manifest.version):
-                return ln.DescribeTableVersionResponse(version=self._to_table_version(version))
+                return DescribeTableVersionResponse(version=self._to_table_version(version))
         return self._catalog.describe_table_version(request)
 
-    def create_table_version(self, request: ln.CreateTableVersionRequest) -> ln.CreateTableVersionResponse:
+    def create_table_version(self, request: CreateTableVersionRequest) -> CreateTableVersionResponse:
         """Stage a version of a table until the transaction commits.
 
         Raises:
@@ -188,7 +199,7 @@ class Transaction(TableOperations):
             raise ConcurrentModificationError(f"{earlier[-1].table} has moved on since it was read here: begin again")
         staged = self._versions.stage(request, keep_in=f"{STAGING}/{self._id}")
         self._staged_by_branch.setdefault((staged.table, staged.branch), []).append(staged)
-        return ln.CreateTableVersionResponse(
+        return CreateTableVersionResponse(
             version=self._to_table_version(staged), transaction_id=staged.manifest.transaction_uuid
         )
 
@@ -196,7 +207,7 @@ class Transaction(TableOperations):
         return self._staged_by_branch.get((TableId.parse(id), normalize_branch(branch)), [])
 
     @staticmethod
-    def _to_table_version(staged: StagedVersion) -> ln.TableVersion:
+    def _to_table_version(staged: StagedVersion) -> TableVersion:
         version = staged.to_table_version()
         version.manifest_path = f"{staged.root}/{staged.staged_path}"
         return version
@@ -226,7 +237,7 @@ class Transaction(TableOperations):
 
 
 @contextmanager
-def transaction(namespace: ln.LanceNamespace) -> Iterator[Transaction]:
+def transaction(namespace: LanceNamespace) -> Iterator[Transaction]:
     """Change several tables whose versions an Iceberg catalog manages, all or none.
 
     Leaving the block commits; an exception rolls everything back.

@@ -177,8 +177,8 @@ def cleanup(
     with table.dataset() as dataset:
         if at.is_managed and before and max(before) > dataset.version:
             raise InvalidTableStateError(
-                f"{table}: storage has a version {max(before)}, but the catalog is at {dataset.version}: a writer went "
-                "past the catalog; `lancehouse table manage --by impl --adopt` accepts what is there"
+                f"{table}: storage has a version {max(before)}, but the catalog is at {dataset.version}: a writer "
+                "bypassed the catalog; `lancehouse table manage --by impl --adopt` accepts what is there"
             )
         tagged = _old_tags(table, dataset, older_than)
         act = dataset.explain_cleanup_old_versions if dry_run else dataset.cleanup_old_versions

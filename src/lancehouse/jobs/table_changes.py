@@ -96,7 +96,7 @@ def drop_table(calls: CatalogCalls, id: Id, *, missing_ok: bool) -> None:
     except (TableNotFoundError, NamespaceNotFoundError) as error:
         if _is_described(calls, id):
             # Lance's `dir` describes such tables, and does not find them to drop.
-            explained = TableNotFoundError(f"{format_levels(id)} was written past the catalog, which cannot drop it")
+            explained = TableNotFoundError(f"{format_levels(id)} was written without the catalog, which cannot drop it")
             explained.add_note("a `dir` catalog with the property manifest_enabled=false drops it")
             raise explained from error
         if not missing_ok:

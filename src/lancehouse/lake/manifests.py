@@ -373,7 +373,7 @@ def _require_same(ours: bytes, theirs: bytes, final: str) -> None:
     """Raise InvalidTableStateError unless two manifests for the same path are equal."""
     if ours != theirs:
         raise InvalidTableStateError(
-            f"storage has another version at {final} than the catalog accepted: a writer went past the catalog; move "
+            f"storage has another version at {final} than the catalog accepted: a writer bypassed the catalog; move "
             "that file away and open the table by its name, which puts the right one there"
         )
 
