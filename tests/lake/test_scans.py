@@ -129,6 +129,11 @@ def test_what_is_wrong_is_said_before_reading(table: TableRef, scan: Scan, error
         scan.schema(table, table.open())
 
 
+def test_a_filter_that_is_known_to_be_valid_is_not_checked(table: TableRef) -> None:
+    scan = Scan(("id",), "id =", is_checked=True)
+    assert scan.schema(table, table.open()).names == ["id"]
+
+
 def test_moments(table: TableRef) -> None:
     dataset = table.open()
     dataset.tags.create("first", 1)

@@ -279,6 +279,73 @@ def test_merge_by_star(cat: LanceCatalog) -> None:
     ]  # fmt: skip
 
 
+def spy_upserts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A list that gets for each MERGE by keys of a small source whether the driver alone could match them."""
+    match, found = row_statements._match_upsert, list[bool]()
+
+    def spy(*of: Any) -> Any:
+        changes = match(*of)
+        found.append(changes is not None)
+        return changes
+
+    monkeypatch.setattr(row_statements, "_match_upsert", spy)
+    return found
+
+
+UPDATE, INSERT = "WHEN MATCHED THEN UPDATE SET *", "WHEN NOT MATCHED THEN INSERT *"
+AT = "TIMESTAMP '2026-01-31 12:00:00'"
+SAME = f"id AS ID, 'new' AS name, 0.5D AS Price, {AT} AS at, 1 AS more"
+UPSERTS: list[tuple[str, str, str, bool]] = [
+    (SAME, "t.id = s.id", f"{UPDATE} {INSERT}", True),
+    (SAME, "s.ID = (t.id)", f"{INSERT} {UPDATE}", True),
+    (SAME, "t.id = s.id", UPDATE, True),
+    (SAME, "t.id = s.id", INSERT, True),
+    (SAME, "t.id = s.id AND t.name = s.name", f"{UPDATE} {INSERT}", True),
+    (SAME.replace("'new'", "CASE id WHEN 3 THEN 'n3' END"), "t.name = s.name", f"{UPDATE} {INSERT}", True),
+    (SAME.replace("'new'", "concat('n', id)"), "t.name = s.name", f"{UPDATE} {INSERT}", True),
+    (SAME.replace("id AS", "IF(id = 6, 0, id) AS"), "t.id = s.id", f"{UPDATE} {INSERT}", True),
+    (SAME.replace("0.5D", "id"), "t.id = s.id", f"{UPDATE} {INSERT}", False),
+    (SAME, "t.id = s.id AND s.more = 1", f"{UPDATE} {INSERT}", False),
+    (SAME, "t.id = s.id AND t.price > 5", f"{UPDATE} {INSERT}", False),
+    (SAME, "t.id = s.id", f"{UPDATE.replace('THEN', 'AND s.id > 4 THEN')} {INSERT}", False),
+    (SAME, "t.id = s.id", f"WHEN MATCHED THEN DELETE {INSERT}", False),
+    (SAME, "t.id = s.id", "WHEN MATCHED THEN UPDATE SET name = s.name", False),
+    (SAME.replace("id AS", "id % 2 + 10 AS"), "t.id = s.id", f"{UPDATE} {INSERT}", False),
+]
+
+
+@pytest.mark.parametrize(("columns", "on", "clauses", "by_driver"), UPSERTS)
+def test_upsert_of_few_rows(
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+    on: str,
+    clauses: str,
+    by_driver: bool,
+) -> None:
+    """Whether the driver matches them or a query of Spark, rows and counts are the same."""
+    found, results = spy_upserts(monkeypatch), []
+    for most in (1 << 20, 0):
+        cat = LanceCatalog(spark, "dir", {"root": str(tmp_path / str(most))})
+        cat.driver_bytes = most
+        fill(cat)
+        counts = answer(cat, f"MERGE INTO t USING (SELECT {columns} FROM range(3, 9)) AS s ON {on} {clauses}")
+        results.append((counts, rows(cat)))
+    assert found == [by_driver]
+    assert results[0] == results[1]
+
+
+def test_upsert_of_columns_with_names_of_ours(cat: LanceCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_driver = spy_upserts(monkeypatch)
+    cat.sql("CREATE TABLE t (place BIGINT, clause STRING, k0 STRING)")
+    cat.sql("INSERT INTO t VALUES (1, 'a', 'b')")
+    source = "VALUES (1L, 'c', 'd'), (2L, 'e', 'f') AS s (place, clause, k0)"
+    cat.sql(f"MERGE INTO t USING (SELECT * FROM {source}) AS s ON t.place = s.place {UPDATE} {INSERT}")
+    assert by_driver == [True]
+    assert rows(cat) == [(1, "c", "d"), (2, "e", "f")]
+
+
 def test_a_row_that_two_rows_would_change(cat: LanceCatalog, spark: Any) -> None:
     fill(cat)
     number = version(cat)
@@ -680,6 +747,9 @@ Chosen = tuple[str, Condition | None, tuple[str, Callable[[Any, Any], Any]]]
 
 def choose_clauses(random: Random) -> list[Chosen]:
     """Some clauses of each kind in a random order of kinds; only the last of a kind may be without a condition."""
+    if random.random() < 0.3:
+        upsert: list[Chosen] = [("matched", None, SETS["matched"][2]), ("not matched", None, SETS["not matched"][0])]
+        return random.sample(upsert, random.choice([1, 2, 2]))
     kinds: list[list[Chosen]] = []
     for kind, conditions in (("matched", MATCHED), ("not matched", NOT_MATCHED), ("not matched by source", BY_SOURCE)):
         count = random.choice([0, 1, 1, 2, 2, 3])
@@ -733,7 +803,7 @@ def choose_rows(random: Random) -> tuple[list[Target], list[Source]]:
     size = random.choice([0, 3, 8, 12])
     target = [(random.choice(ids), random.choice(names), random.choice([None, 0.5, 1.5, 4.0])) for _ in range(size)]
     keys = random.sample(ids, random.choice([0, 2, 5]))
-    twice = random.choices(keys, k=random.choice([0, 0, 1])) if keys else []
+    twice = random.choices(keys, k=random.choice([0, 1, 1, 2])) if keys else []
     return target, [(key, random.choice(names), random.randrange(5)) for key in (*keys, *twice)]
 
 
@@ -752,7 +822,8 @@ def check_merge(cat: LanceCatalog, seed: int) -> str:
     )  # fmt: skip
     values = ", ".join(f"({_literal(i)}, {_literal(n)}, {w})" for i, n, w in source)
     some = f"VALUES {values}" if source else "SELECT 1, 'a', 1 WHERE FALSE"
-    text = f"MERGE INTO {table} t USING (SELECT CAST(id AS BIGINT) AS id, CAST(name AS STRING) AS name, w, w AS price FROM ({some}) AS x(id, name, w)) s ON {on[0]}"  # noqa: E501
+    price = random.choice(["w", "CAST(w AS DOUBLE)"])
+    text = f"MERGE INTO {table} t USING (SELECT CAST(id AS BIGINT) AS id, CAST(name AS STRING) AS name, w, {price} AS price FROM ({some}) AS x(id, name, w)) s ON {on[0]}"  # noqa: E501
     for kind, condition, (action, _) in clauses:
         text += f" WHEN {kind.upper()}{f' AND {condition[0]}' if condition else ''} THEN {action}"
     if expected is None:
@@ -773,7 +844,8 @@ def _literal(value: Any) -> str:
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(first, marks=pytest.mark.soak) for first in range(MERGES, ALL_MERGES, MERGES))]
 )
-def test_generated_merges(cat: LanceCatalog, first: int) -> None:
+def test_generated_merges(cat: LanceCatalog, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    by_driver = spy_upserts(monkeypatch)
     with ThreadPoolExecutor(4) as pool:
         outcomes = Counter(pool.map(lambda seed: check_merge(cat, seed), range(first, first + MERGES)))
-    assert min(outcomes["refused"], outcomes["changed"]) > 3, outcomes
+    assert min(outcomes["refused"], outcomes["changed"], sum(by_driver)) > 3, (outcomes, by_driver)

@@ -71,6 +71,8 @@ class Scan:
     with_row_address: bool = False
     blobs: str = "bytes"
     """One of `BLOB_FORMS`."""
+    is_checked: bool = False
+    """Whether the filter is known to be valid."""
 
     def schema(self, table: TableRef, dataset: lance.LanceDataset) -> pa.Schema:
         """Return the schema of the batches, and validate the scan before anything is read.
@@ -84,9 +86,9 @@ class Scan:
         if missing := [name for name in self.columns or () if not _has_column(dataset.schema, name)]:
             raise no_column_error(table, missing, dataset.schema.names)
         with translate_errors(table, table.storage_options):
-            scanner = self._scanner(dataset, [])
-            scanner.explain_plan()
-            projected: pa.Schema = scanner.projected_schema
+            if self.filter is not None and not self.is_checked:
+                self._scanner(dataset, []).explain_plan()
+            projected: pa.Schema = replace(self, filter=None)._scanner(dataset, []).projected_schema
         if not self._refers(projected):
             return projected
         return BlobReferrer(table, dataset, projected).schema(with_row_address=self.with_row_address)

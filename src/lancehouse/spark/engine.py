@@ -34,7 +34,9 @@ PROBE_ROWS = 1 << 16
 INTERVAL_S = 0.2
 """How often a classic session is polled, in seconds."""
 
-_NULLS = 8
+_WIDTH = 8
+"""Number of fields that make a row of pieces wide."""
+_WIDE = f"STRUCT<{', '.join(f'f{number}: BINARY' for number in range(_WIDTH))}>"
 _MOST_SIZE = 16 << 30
 """Size in bytes that no table has which Spark sends to all tasks."""
 
@@ -119,17 +121,17 @@ def _number_pieces(spark: SparkSession, count: int, size: int) -> DataFrame:
 
     Spark believes that what tasks make in Python is as large as what they get, which is a few numbers: it would collect
     the largest table of a join in the driver to broadcast it. So the pieces are the rest of a long range of which a
-    filter leaves one number in each partition, beside columns that are null. Spark knows the length of the range and
-    the widths of types, and does not guess what a filter leaves.
+    filter leaves one number in each partition, beside a wide column that is null. Spark knows the length of the range
+    and the widths of types, and does not guess what a filter leaves.
     """
-    width = 8 + 8 + _NULLS * 100  # of a row, to Spark: itself, the number, and values of type binary
+    width = 8 + 8 + _WIDTH * 100  # of a row, to Spark: itself, the number, and values of type binary
     each = min(size, _MOST_SIZE) // width // max(count, 1)
     bits = each.bit_length()
     if not bits:
         return spark.range(0, count, 1, max(count, 1))
     chosen = spark.range(0, count << bits, 1, count).where(f"(id & {(1 << bits) - 1}) = 0")
-    nulls = (functions.lit(None).cast("binary").alias(f"null{number}") for number in range(_NULLS))
-    return chosen.select(functions.shiftright("id", bits).alias("id"), *nulls)
+    # Texts: each expression of a classic session's Python API costs several calls of the JVM.
+    return chosen.selectExpr(f"shiftright(id, {bits}) AS id", f"CAST(NULL AS {_WIDE}) AS wide")
 
 
 def _note_attempt() -> None:

@@ -117,7 +117,9 @@ class PlannedQuery:
                 self.tables[use] = table
         schemas = {use: table.schema for use, table in self.tables.items()}
         settings = read_settings(self._spark)
-        self.planner = Planner(self.query, schemas, self._columns_of, settings, self._args)
+        # Without a table of ours there is nothing to plan, and to ask Spark for columns of files takes long.
+        columns_of = self._columns_of if schemas else lambda _: None
+        self.planner = Planner(self.query, schemas, columns_of, settings, self._args)
         self._settings = settings
 
     def _find_frame(self, parts: tuple[str, ...]) -> DataFrame | None:
@@ -214,7 +216,9 @@ class PlannedQuery:
         links.narrow()
         for number, (version, scan, rows) in enumerate(zip(pinned, scans, links.rows, strict=True)):
             if rows is None:
-                yield read_version(self._spark, version, replace(scan, filter=links.filter(number, scan.filter)))
+                # Whether keys are a valid filter need not be asked: with thousands of them Lance takes long to tell.
+                known = replace(scan, filter=links.filter(number, scan.filter), is_checked=True)
+                yield read_version(self._spark, version, known)
             else:
                 frame = to_local_frame(self._spark, rows)
                 yield frame if scan.limit is None else frame.limit(scan.limit)

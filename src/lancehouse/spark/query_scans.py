@@ -220,7 +220,7 @@ class _Select:
         self, condition: Expr, visible: Sequence[int], allowed: set[int], otherwise: str, views: Sequence[_Source] = ()
     ) -> None:
         sources = [self.sources[place] for place in visible]
-        for conjunct in _conjuncts(condition):
+        for conjunct in list_conjuncts(condition):
             found = False
             for place in visible:
                 scan = self.sources[place].scan
@@ -539,7 +539,7 @@ class Planner:
             return None
         if not self._is_direct(scan) or scan.use.is_sampled or scan.use.renames_columns or select.views:
             return None
-        conjuncts = list(_conjuncts(node.args["where"].this)) if node.args.get("where") else []
+        conjuncts = list_conjuncts(node.args["where"].this) if node.args.get("where") else []
         if len(scan.conditions) != len(conjuncts) or not all(each.is_exact for each in scan.conditions):
             return None
         group = node.args.get("group")
@@ -644,13 +644,12 @@ def _joins(node: exp.Select) -> list[exp.Join]:
     return node.args.get("joins") or []
 
 
-def _conjuncts(node: Expr) -> Iterator[Expr]:
+def list_conjuncts(node: Expr) -> list[Expr]:
+    """Return the conditions that are all true exactly if a condition is."""
     node = node.unnest()
-    if isinstance(node, exp.And):
-        for each in node.flatten():
-            yield from _conjuncts(each)
-    else:
-        yield node
+    if not isinstance(node, exp.And):
+        return [node]
+    return [conjunct for each in node.flatten() for conjunct in list_conjuncts(each)]
 
 
 def _counts_rows(star: exp.Star) -> bool:

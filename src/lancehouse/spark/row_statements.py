@@ -2,7 +2,8 @@
 
 A query of Spark gives for each change its kind, the address of the row, and the new values. Only those pass through
 Spark: tasks read the other columns of a row from Lance and write the new row, the driver writes deletion files, and all
-is one commit. The query is evaluated once, so that it may be random.
+is one commit. The query is evaluated once, so that it may be random. What needs no query, `upserts` matches and this
+process writes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from lancehouse.lake.row_changes import (
 from lancehouse.lake.scans import BLOB_ROWS, FragmentRange, Scan, estimate_bytes, split_fragments
 from lancehouse.schema.blob_references import is_reference, takes_references
 from lancehouse.schema.definitions import definitions
-from lancehouse.schema.spark import to_ddl, to_spark
+from lancehouse.schema.spark import from_spark, to_ddl, to_spark
 from lancehouse.schema.spark_rows import SparkToLance, from_spark_rows, to_spark_rows
 from lancehouse.spark.conditions import is_one_of
 from lancehouse.spark.engine import (
@@ -66,8 +67,8 @@ from lancehouse.spark.engine import (
     to_result_batches,
     translate_task_errors,
 )
-from lancehouse.spark.queries import MOST_KEYS, read_settings
-from lancehouse.spark.query_scans import Planner, find_tables
+from lancehouse.spark.queries import MOST_KEYS, SMALL_BYTES, read_settings
+from lancehouse.spark.query_scans import Planner, find_tables, list_conjuncts
 from lancehouse.spark.query_text import QueryText
 from lancehouse.spark.session import to_local_frame, to_struct
 from lancehouse.spark.statement_parser import (
@@ -81,6 +82,7 @@ from lancehouse.spark.statement_parser import (
     list_words,
 )
 from lancehouse.spark.table_writer import incoming_schema
+from lancehouse.spark.upserts import is_upsert, match_upsert, to_table_columns
 
 RunQuery = Callable[[str], DataFrame]
 """Runs a query with the parameters of the statement; it may name tables of catalogs, and temporary views."""
@@ -108,12 +110,21 @@ class RowAction:
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """A query that yields changes: the number of the action from 1, address and id of the row, and values."""
+    """Changes: the number of the action from 1, address and id of the row, and values."""
 
-    frame: DataFrame
+    rows: DataFrame | pa.Table
+    """The query that yields them, or they themselves, in the order of the actions and in types of Spark."""
     actions: tuple[RowAction, ...]
     is_repeatable: bool = False
     """Whether a row may be found twice, because all that is done is to delete it."""
+
+    @property
+    def struct(self) -> Mapping[str, Any]:
+        """The JSON of their StructType."""
+        if isinstance(self.rows, pa.Table):
+            return to_spark_rows(self.rows.schema).struct
+        struct: Mapping[str, Any] = self.rows.schema.jsonValue()
+        return struct
 
 
 Plan = Callable[[ExitStack, PinnedVersion, pa.Schema], RowChanges]
@@ -141,10 +152,10 @@ def change_rows(address: TableAddress, plan: Plan, where: str = "") -> ChangeRes
         job, used = Job(address), list[NewFragment]()
         with ExitStack() as stack:
             changes = plan(stack, pinned, dataset.schema)
-            tasks = ChangeTasks(job, pinned, changes.actions, changes.frame.schema.jsonValue(), how.layout)
+            tasks = ChangeTasks(job, pinned, changes.actions, changes.struct, how.layout)
             tasks.check(dataset.schema)
             with job.clean_up_after(used):
-                written = _write(changes.frame, tasks)
+                written = _write(changes.rows, tasks)
                 change = replace(_delete(job, pinned, written, changes), new=written.new)
                 used += change.files
                 at = locate_table(table)
@@ -190,7 +201,10 @@ class WrittenRows:
         )
 
 
-def _write(frame: DataFrame, tasks: ChangeTasks) -> WrittenRows:
+def _write(rows: DataFrame | pa.Table, tasks: ChangeTasks) -> WrittenRows:
+    if isinstance(rows, pa.Table):
+        return tasks.write(iter(rows.to_batches()))
+    frame = rows
     plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))  # mapInArrow does not quote names
     ordered = plain.sortWithinPartitions("c0", "c1") if len(tasks.actions) > 1 else plain
     with translate_task_errors():
@@ -489,14 +503,14 @@ def plan_replace_where(
         clause = functions.when(functions.col(_IN_SOURCE), functions.lit(2)).otherwise(refused)
         names = [functions.col(quote_name(name)) for name in new.columns]
         checked = checked.select(clause.alias(_CLAUSE), _ADDRESS, _ROW, *names)
-        frame = checked.unionByName(gone.frame, allowMissingColumns=True)
+        frame = checked.unionByName(gone.rows, allowMissingColumns=True)
         return RowChanges(frame, (*gone.actions, RowAction("insert", tuple(new.columns))))
 
     return plan
 
 
 def plan_merge(
-    spark: SparkSession, run: RunQuery, read: RunQuery, statement: MergeRows, filter: str | None, most_bytes: int
+    spark: SparkSession, run: RunQuery, read: RunQuery, statement: MergeRows, filter: str | None, driver_bytes: int
 ) -> Plan:
     """Return the plan of MERGE INTO.
 
@@ -509,20 +523,49 @@ def plan_merge(
         read: runs the query of the source.
         statement: the statement.
         filter: condition in Lance's SQL on rows of the table that may matter, None for all.
-        most_bytes: size of a source that is read first, so that only rows of the table with its keys are joined.
+        driver_bytes: how much this process may read. A source that is smaller and small is read first, so that only
+            rows of the table with its keys are joined.
     """
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
         source, conditions = _read_source(read, statement), [filter]
         if not any(each.rows == BY_SOURCE for each in statement.clauses):
-            links = _find_key_links(spark, statement, schema, source.limit(0).toArrow().schema)
-            rows = _read_if_small(stack, source, most_bytes) if links else None
-            if rows is not None and (keys := _key_conditions(schema, rows, links)):
-                source, conditions = to_local_frame(spark, rows), [*conditions, *keys]
+            keys = _find_keys(spark, statement, schema, source)
+            rows = _read_if_small(stack, source, min(SMALL_BYTES, driver_bytes)) if keys.links else None
+            if rows is not None and (wanted := _key_conditions(schema, rows, keys.links)):
+                conditions += wanted
+                changes = _match_upsert(spark, statement, pinned, rows, keys, wanted, driver_bytes)
+                if changes is not None:
+                    return changes
+                source = to_local_frame(spark, rows)
         known = " AND ".join(f"({each})" for each in conditions if each is not None) or None
         return _MergePlan(spark, run, statement, stack, pinned, schema, source, known).build()
 
     return plan
+
+
+def _match_upsert(
+    spark: SparkSession,
+    statement: MergeRows,
+    pinned: PinnedVersion,
+    rows: pa.Table,
+    keys: _MergeKeys,
+    conditions: Sequence[str],
+    driver_bytes: int,
+) -> RowChanges | None:
+    """Return the changes of a MERGE by equal keys that writes rows as they are; None if a query has to find them."""
+    schema = pinned.open()[1].schema
+    if not keys.is_all or not is_upsert(statement.clauses):
+        return None
+    values = to_table_columns(rows, schema, partial(_fold, spark))
+    if values is None:
+        return None
+    known = " AND ".join(conditions)
+    matched = match_upsert(pinned, rows, values, keys.links, statement.clauses, known, driver_bytes)
+    if matched is None:
+        return None
+    actions = tuple(RowAction(each.action, tuple(schema.names)) for each in statement.clauses)
+    return RowChanges(matched.rename_columns([_CLAUSE, _ADDRESS, _ROW, *schema.names]), actions)
 
 
 def _read_if_small(stack: ExitStack, frame: DataFrame, most_bytes: int) -> pa.Table | None:
@@ -546,19 +589,27 @@ def _read_if_small(stack: ExitStack, frame: DataFrame, most_bytes: int) -> pa.Ta
     return rows if rows.num_rows <= MOST_KEYS and same else None
 
 
-def _find_key_links(
-    spark: SparkSession, statement: MergeRows, schema: pa.Schema, source_schema: pa.Schema
-) -> list[tuple[str, str]]:
-    """Return columns of the table that a MERGE joins by equal values, each with the column of the source."""
+@dataclass(frozen=True, slots=True)
+class _MergeKeys:
+    """Columns of the table that a MERGE joins by equal values, each with the column of the source."""
+
+    links: Sequence[tuple[str, str]]
+    is_all: bool = False
+    """Whether rows match that have these equal, and no other condition counts."""
+
+
+def _find_keys(spark: SparkSession, statement: MergeRows, schema: pa.Schema, frame: DataFrame) -> _MergeKeys:
     table, source = quote_name(statement.alias or statement.table[-1]), quote_name(statement.source_alias)
     try:
         query = QueryText(f"SELECT 1 FROM {_TABLE} AS {table} JOIN {_SOURCE} AS {source} ON ({statement.on})")  # noqa: S608
-    except InvalidInputError:
-        return []
-    schemas = {_TABLE: schema, _SOURCE: source_schema}
+        schemas = {_TABLE: schema, _SOURCE: from_spark(frame.schema.jsonValue())}
+    except (InvalidInputError, TableSchemaValidationError):  # of the source: a type that Arrow lacks
+        return _MergeKeys(())
     uses = {use: schemas[use.parts[-1]] for use in find_tables(query) if use.parts[-1] in schemas}
     links = Planner(query, uses, settings=read_settings(spark)).links
-    return [(link.column, link.other_column) for link in links if link.scan.use.parts == (_TABLE,)]
+    found = [(link.column, link.other_column) for link in links if link.scan.use.parts == (_TABLE,)]
+    joins = query.tree.args["joins"]
+    return _MergeKeys(found, len(found) == len(list_conjuncts(joins[0].args["on"])))
 
 
 def _key_conditions(schema: pa.Schema, rows: pa.Table, links: Sequence[tuple[str, str]]) -> list[str]:

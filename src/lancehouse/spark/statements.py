@@ -32,15 +32,15 @@ from lancehouse.jobs.table_changes import replace_properties, set_properties
 from lancehouse.lake.commits import count_rows_added, locate_table
 from lancehouse.schema.blob_references import is_blob
 from lancehouse.schema.definitions import COMPANION
-from lancehouse.schema.spark import from_ddl, from_spark, to_spark, with_vectors
+from lancehouse.schema.spark import from_ddl, from_spark, parse_schema, to_spark, with_vectors
 from lancehouse.secrets import redact_properties
 from lancehouse.spark import row_statements, table_writer
 from lancehouse.spark import statement_parser as sql
 from lancehouse.spark.conditions import Condition, Constants, Translator
-from lancehouse.spark.queries import SMALL_BYTES, parse_time, read_settings, spark_message
+from lancehouse.spark.queries import parse_time, read_settings, spark_message
 from lancehouse.spark.query_text import QueryText, name_positional
 from lancehouse.spark.row_statements import RunQuery, assign, resolve_column
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.session import to_local_frame, to_struct
 from lancehouse.spark.table_names import new_table_levels, resolve_table
 from lancehouse.spark.table_reader import MOST_ROWS
 
@@ -184,7 +184,9 @@ class _Runner:
         return lambda text: self._spark.sql(text, dict(self._args) or None)
 
     def _result(self, columns: str, rows: Rows) -> DataFrame:
-        return self._spark.createDataFrame([tuple(row) for row in rows], columns)
+        schema = parse_schema(columns)
+        found = [dict(zip(schema.names, row, strict=True)) for row in rows]
+        return to_local_frame(self._spark, pa.Table.from_pylist(found, schema))  # which Spark collects without a job
 
     def _nothing(self) -> DataFrame:
         return self._spark.createDataFrame([], StructType([]))
@@ -340,8 +342,9 @@ class _Runner:
         alias, schema = statement.alias or statement.table[-1], read_columns(owner, levels)
         condition = None if by_source else self._translate(schema, statement.on, alias, qualified=True)
         filter_ = None if condition is None else condition.sql
-        most = min(SMALL_BYTES, owner.driver_bytes)
-        plan = row_statements.plan_merge(self._spark, self._run_for(expressions), self._query, statement, filter_, most)
+        plan = row_statements.plan_merge(
+            self._spark, self._run_for(expressions), self._query, statement, filter_, owner.driver_bytes
+        )
         change: ChangeResult = row_statements.change_rows(owner._address(levels), plan)
         counts = [change.updated, change.deleted, change.inserted]
         return self._result(
