@@ -153,7 +153,9 @@ def test_what_is_granted_is_seen_and_read(one: ServerWithPrincipals, backend: st
     assert names == ["mine"]
     assert one.send("one-r", "GET", f"/console/v1/rows?in={backend}{level}&level=mine")[0] == 200
     deletion = {"predicate": "false"}
-    statuses = [one.send(who, "POST", f"/lance/{backend}/v1/table/{table}/delete", deletion)[0] for who in "rw"]
+    statuses = [
+        one.send(who, "POST", f"/lance/{backend}/v1/table/{table}/delete", deletion)[0] for who in ("one-r", "one-w")
+    ]
     assert statuses == [403, 200]
 
 
@@ -171,8 +173,8 @@ def test_lists_and_searches_show_one_table(one: ServerWithPrincipals) -> None:
 
 def test_a_writer_of_a_table_commits_and_only_an_owner_drops_it(one: ServerWithPrincipals) -> None:
     path = "/iceberg/v1/main/namespaces/one/tables/mine"
-    assert [one.send(who, "POST", path, COMMIT)[0] for who in "rw"] == [403, 200]
-    assert [one.send(who, "DELETE", path)[0] for who in "rw"] == [403, 403]
+    assert [one.send(who, "POST", path, COMMIT)[0] for who in ("one-r", "one-w")] == [403, 200]
+    assert [one.send(who, "DELETE", path)[0] for who in ("one-r", "one-w")] == [403, 403]
     stolen = {"requirements": [{"type": "assert-create"}], "updates": []}
     assert one.send("one-o", "POST", path.replace("mine", "new"), stolen)[0] == 403
     # A new name takes a writer of its namespace.
