@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from lance.commit import CommitConflictError
 from lance.dataset import DatasetOptimizer
+from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.jobs import LocalEngine, TableJobs, compaction
 from tests.maintenance.places import QUICK, Place, open_place
@@ -89,6 +90,30 @@ def test_a_commit_between_plan_and_commit_of_a_compaction(
     assert ids(place) == expected
     assert {run for _, _, run in place.runs()} <= {"done", "overtaken"}
     assert not list((place.folder / "main").rglob("_lancehouse/jobs/*/*"))
+
+
+@pytest.mark.parametrize("outcome", ["overtaken", "failed"])
+def test_old_versions_go_where_no_compaction_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    """A table whose rows are changed all the time, or whose compaction fails, must not fill the storage."""
+    with open_place(tmp_path) as place:
+        place.create("docs", commits=6)
+        real = compaction.commit
+
+        def commit(*arguments: object) -> object:
+            if outcome == "failed":
+                raise ServiceUnavailableError("the disk is full")
+            dataset = place.open("docs")
+            dataset.delete(f"id = {dataset.version}")
+            return real(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(compaction, "commit", commit)
+        place.plan()
+        place.work()
+        assert place.runs() == [("docs", "compact", outcome), ("docs", "cleanup", "done")]
+        assert len(place.open("docs").versions()) <= 2
+        assert place.table("docs").why.startswith("overtaken" if outcome == "overtaken" else "failed")
 
 
 @pytest.mark.parametrize("kind", CHANGES)

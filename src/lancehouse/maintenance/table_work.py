@@ -173,7 +173,7 @@ class TableWork:
             TableNotFoundError: it is gone, or has no data.
         """
         facts = facts or read_facts(self.address.to_ref())
-        result = TableResult(self._see(facts, self.seen))
+        result, failed = TableResult(self._see(facts, self.seen)), 0
         for operation in OPERATIONS:
             why = self._find_reason(operation, facts, result.seen)
             if why is None:
@@ -185,12 +185,15 @@ class TableWork:
             result.runs += [run] if run is not None else []
             if run is not None and run.outcome == FAILED:
                 result.error = f"{operation}: {run.message}"
-                if operation in FUNCTIONS:
-                    continue  # a user's function that fails must not keep files from being looked after
-                break
+                # A second failure that is not of a user's function says that the storage or the catalog is away.
+                failed += operation not in FUNCTIONS
+                if failed > 1:
+                    break
+                continue
             if run is not None and run.outcome == OVERTAKEN:
+                # Old versions of a table whose rows are changed faster than it is compacted must go all the same.
                 result.is_overtaken = True
-                break
+                continue
             result.seen = self._note(operation, effect, self._see(facts, result.seen))
         if "cleanup" not in result.seen.done_ms:
             # A table that had nothing to clean up at the first look has nothing old for a while.
