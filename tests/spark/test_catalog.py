@@ -557,15 +557,19 @@ def test_adding_columns_by_other_code_starts_over(
 
 
 def test_adding_columns_goes_on_where_it_was(catalog: LanceCatalog, table: lance.LanceDataset, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
+    seen, records = tmp_path / "seen", Path(table.uri) / "_lancehouse" / "jobs"
     seen.mkdir()
 
     def try_batch(batch: pa.RecordBatch) -> Any:
+        from time import monotonic, sleep
         from uuid import uuid4
 
         first = batch.column("id")[0].as_py()
         (seen / f"{first // 300}-{uuid4().hex}").touch()
         if first >= 900 and not (tmp_path / "mended").exists():
+            deadline = monotonic() + 60
+            while len(list(records.glob("*/*"))) < 2 and monotonic() < deadline:  # of other fragments
+                sleep(0.05)
             raise ValueError("not yet")
         return batch.column("id")
 
