@@ -41,7 +41,7 @@ class Writer:
             state = self.random.getstate()
             try:
                 return self.attempt()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # pylance raises both
                 if "not found" not in str(error).lower():
                     raise
                 self.random.setstate(state)
