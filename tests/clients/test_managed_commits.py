@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import lance
 import pytest
+from lance.optimize import Compaction
 from lance_namespace import (
     BatchCommitTablesRequest,
     BatchCreateTableVersionsRequest,
@@ -116,6 +118,100 @@ def test_a_request_that_comes_too_late(house: ManagedCatalog) -> None:
         with pytest.raises(errors.ConcurrentModificationError, match=r"t\b"):
             namespace.create_table_version(late)
         assert house.check(table) == 2  # and what was staged is gone
+
+
+# What comes after a clean-up
+
+CHANGES: dict[str, Callable[[lance.LanceDataset], Any]] = {
+    "append": lambda held: lance.write_dataset(rows(1, 500), held, mode="append"),
+    "delete rows": lambda held: held.delete("id = 1"),
+    "delete other rows": lambda held: held.delete("id = 2"),
+    "delete a fragment": lambda held: held.delete("id < 10"),
+    "update": lambda held: held.update({"word": "'new'"}, where="id = 1"),
+    "merge": lambda held: held.merge_insert("id").when_matched_update_all().execute(rows(2)),
+    "compact": lambda held: held.optimize.compact_files(),
+    "add a column": lambda held: held.add_columns({"twice": "id * 2"}),
+    "drop a column": lambda held: held.drop_columns(["word"]),
+}
+
+
+def plan_compaction(held: lance.LanceDataset) -> Callable[[], Any]:
+    """Do the work of a compaction now, and commit it later."""
+    results = [task.execute(held) for task in Compaction.plan(held, {}).tasks]
+    return lambda: Compaction.commit(held, results)
+
+
+@pytest.mark.parametrize(
+    ("first", "late"),
+    [
+        ("compact", "delete rows"),
+        ("compact", "delete a fragment"),
+        ("compact", "update"),
+        ("compact", "merge"),
+        ("delete rows", "compact"),
+        ("delete rows", "delete other rows"),
+        ("delete rows", "update"),
+        ("update", "compact"),
+        ("add a column", "drop a column"),
+    ],
+)
+def test_a_change_after_versions_in_conflict_are_cleaned_up(house: ManagedCatalog, first: str, late: str) -> None:
+    """Lance does not see them and would undo what they did: the rows are as those left them, and it can be repeated."""
+    table, commit = begin_late_change(house, first, late)
+    before = house.open(table)
+    mark = house.namespace.commit_mark()
+    with pytest.raises(OSError, match="is unknown"):
+        commit()
+    after = house.open(table)
+    # A compaction reserves ids for its fragments first, which is a version of its own.
+    assert after.to_table().sort_by("id") == before.to_table().sort_by("id")
+    refusal = house.namespace.commit_refusal(table, after.version + 1, mark)
+    assert isinstance(refusal, errors.ConcurrentModificationError)
+    assert "comes too late" in str(refusal)
+    CHANGES[late](after)
+    house.check(table)
+
+
+@pytest.mark.parametrize(("first", "late"), [("append", "compact"), ("append", "append"), ("compact", "append")])
+def test_a_harmless_change_after_versions_are_cleaned_up(house: ManagedCatalog, first: str, late: str) -> None:
+    table, commit = begin_late_change(house, first, late)
+    before = set(house.open(table).to_table()["id"].to_pylist())
+    commit()
+    assert set(house.open(table).to_table()["id"].to_pylist()) - {500} == before - {500}
+    house.check(table)
+
+
+def begin_late_change(house: ManagedCatalog, first: str, late: str) -> tuple[Id, Callable[[], Any]]:
+    """Open a table, let others change it and clean up; return the table, and what commits a change of what was open."""
+    table = house.table()
+    house.append(table, 10, 10)
+    held = open_table(house, table)
+    commit = plan_compaction(held) if late == "compact" else lambda: CHANGES[late](held)
+    held.tags.create("held", held.version)  # so that its files stay
+    CHANGES[first](house.open(table))
+    for number in range(4):
+        house.append(table, 1, 100 + number)
+    latest = lance.dataset(house.location(table))
+    latest.cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
+    return table, commit
+
+
+@pytest.mark.parametrize("late", CHANGES)
+def test_a_change_beside_others_that_are_there(house: ManagedCatalog, late: str) -> None:
+    """Nothing is cleaned up: Lance compares it with what others have made, and commits what does not conflict."""
+    table = house.table()
+    house.open(table).delete("id = 9")
+    house.append(table, 10, 10)
+    held = house.open(table)
+    for number in range(5):
+        house.append(table, 1, 100 + number)
+    if late == "add a column":  # which Lance refuses beside anything
+        with pytest.raises(OSError, match="conflict"):
+            CHANGES[late](held)
+    else:
+        CHANGES[late](held)
+    assert {100, 101, 102, 103, 104} <= set(house.open(table).to_table()["id"].to_pylist())
+    house.check(table)
 
 
 def test_the_requests_of_a_commit(house: ManagedCatalog) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import rmtree
@@ -531,6 +532,10 @@ def test_adding_columns_by_other_code_starts_over(
     place = str(tmp_path / "modules")
     Path(place).mkdir()
     monkeypatch.syspath_prepend(place)
+    # What the function imports here is forgotten at the end: its source is gone then, which other tests would meet.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "own_scores", None)
+    monkeypatch.delitem(sys.modules, "own_scores")
 
     def score(batch: pa.RecordBatch) -> Any:
         import sys

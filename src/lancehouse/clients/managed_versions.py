@@ -39,6 +39,7 @@ from lancehouse.lake.manifests import (
     previous_manifest,
     transaction_path,
 )
+from lancehouse.lake.missed_conflicts import find_missed_conflict
 from lancehouse.properties import IMPL, MANAGED_BY, PUBLISHED, STAGED, STORAGE, managed_by
 from lancehouse.wire.iceberg import CommitTable, Snapshot, SnapshotRef, TableIdentifier, VersionedTable
 
@@ -407,6 +408,10 @@ class ManagedVersions:
             )
         for version in versions:
             self._absent.put(version.staged_path, time.monotonic())
+        if (missed := self._find_missed_conflict(versions)) is not None:
+            if self._is_committed(versions):
+                return  # a repeated request
+            raise missed
         for attempt in range(ATTEMPTS):
             was_cached = attempt < ATTEMPTS - 1 and all(table in self.heads for table in tables)
             try:
@@ -437,6 +442,19 @@ class ManagedVersions:
                 raise ConcurrentModificationError(
                     f"{version.table}: version {version.manifest.version} is another writer's"
                 )
+
+    def _find_missed_conflict(self, versions: Sequence[StagedVersion]) -> ConcurrentModificationError | None:
+        """Return an error if a version may undo changes that Lance could not see, because they are cleaned up."""
+        own = {(version.table, version.branch, version.manifest.version) for version in versions}
+        for version in versions:
+            files, manifest = self._manifest_store_of(version), version.manifest
+            others = {number for table, branch, number in own if (table, branch) == (version.table, version.branch)}
+            if (why := find_missed_conflict(files, manifest, version.final_path, others)) is not None:
+                return ConcurrentModificationError(
+                    f"{version.table}: this commit comes too late and might undo changes of others: {why}; open the "
+                    "table again and repeat it, and keep versions for longer than a change takes"
+                )
+        return None
 
     def _commit_once(self, tables: Sequence[TableId], versions: Sequence[StagedVersion]) -> None:
         heads = [self.cached_head(table) for table in tables]

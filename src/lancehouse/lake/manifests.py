@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,6 +26,7 @@ from lance.file import LanceFileSession
 from lance_namespace.errors import InvalidInputError, InvalidTableStateError, LanceNamespaceError
 
 from lancehouse.lake.dataset import (
+    LAST_VERSION,
     StorageOptions,
     delete_file,
     manifest_folder,
@@ -52,10 +53,10 @@ _FOOTER = struct.Struct("<q4x4s")
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
-_FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
+_FIELD, FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
 """Field numbers of Lance's protobuf message `Manifest`."""
 
-_OPERATIONS: Mapping[int, str] = MappingProxyType(
+OPERATIONS: Mapping[int, str] = MappingProxyType(
     {
         100: "Append",
         101: "Delete",
@@ -76,6 +77,9 @@ _OPERATIONS: Mapping[int, str] = MappingProxyType(
 )
 """Field numbers of Lance's protobuf message `Transaction`, and pylance's names for the operations."""
 
+_FEW = 3
+"""Up to this number of files are looked for one by one, more by listing their folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -95,6 +99,8 @@ class Manifest:
     """Uuids of the indices that the commit creates."""
     has_bases: bool = False
     """Whether files of the version may be at other locations than the table's own."""
+    transaction: bytes = field(default=b"", repr=False)
+    """Lance's message `Transaction`; empty if the manifest has no copy of it."""
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -115,7 +121,7 @@ class Manifest:
             raise InvalidInputError("this is no manifest of Lance: it does not end like one")
         message = _read_message(data, start)
         numbers, texts, columns, has_bases = {}, {}, blake2b(digest_size=8), False
-        for number, value in _parse_fields(message, without=_FRAGMENT):
+        for number, value in parse_fields(message, without=FRAGMENT):
             if number == _FIELD and isinstance(value, bytes):
                 columns.update(value)
             elif isinstance(value, int):
@@ -124,16 +130,27 @@ class Manifest:
                 texts[number] = value.decode()
             has_bases = has_bases or number == _BASE
         at = numbers.get(_TRANSACTION_AT)
-        return cls(
+        manifest = cls(
             version=numbers.get(_VERSION, 0),
             transaction_file=texts.get(_TRANSACTION_FILE, ""),
-            operation=None if at is None else _find_operation(_read_message(data, at)),
+            operation=None,
             columns=columns.hexdigest(),
             data=data,
             branch=texts.get(_BRANCH),
-            indices=() if at is None else _created_indices(_read_message(data, at)),
             has_bases=has_bases,
         )
+        return manifest if at is None else manifest.with_transaction(_read_message(data, at))
+
+    @property
+    def message(self) -> bytes:
+        """Lance's message `Manifest`."""
+        return _read_message(self.data, _FOOTER.unpack(self.data[-_FOOTER.size :])[0])
+
+    @property
+    def read_version(self) -> int:
+        """Version that the commit was made from, or was rebased to."""
+        read_version = self.transaction_file.partition("-")[0]
+        return int(read_version) if read_version.isdecimal() else self.version - 1
 
     @property
     def transaction_uuid(self) -> str:
@@ -142,7 +159,12 @@ class Manifest:
 
     def with_transaction(self, transaction: bytes) -> Manifest:
         """Return a copy completed from the transaction's file: older versions of Lance keep no copy in the manifest."""
-        return replace(self, operation=_find_operation(transaction), indices=_created_indices(transaction))
+        return replace(
+            self,
+            operation=_find_operation(transaction),
+            indices=_created_indices(transaction),
+            transaction=transaction,
+        )
 
     def totals(self) -> dict[str, str]:
         """Return rows, data files and bytes of the version, as Iceberg's summary of a snapshot has them."""
@@ -223,6 +245,22 @@ class ManifestStore:
             if (path := self._local(file)) is not None:
                 return path.exists()
             return bool(self._open_session().contains(file))
+
+    def find_missing(self, final: str, versions: Sequence[int]) -> list[int]:
+        """Return the versions that have no manifest any more.
+
+        Args:
+            final: path of the manifest of another version of the same branch.
+            versions: the versions to look for.
+        """
+        if len(versions) <= _FEW:
+            return [version for version in versions if not self.exists(manifest_of_version(final, version))]
+        folder = PurePosixPath(final).parent
+        with translate_errors(f"{self.location}/{folder}", self.storage_options):
+            path = self._local(str(folder))
+            listed = self._open_session().list(str(folder)) if path is None else path.iterdir()
+            present = {parse_version(PurePosixPath(file).name) for file in listed}
+        return [version for version in versions if version not in present]
 
     @property
     def is_remote(self) -> bool:
@@ -406,23 +444,29 @@ def parse_staged_path(manifest_path: str, branch: str | None, version: int) -> t
 
 def previous_manifest(file: str) -> str:
     """Return the path of the preceding version's manifest, under the same naming scheme."""
+    version = parse_version(PurePosixPath(file).name)
+    if version is None:
+        raise InvalidInputError(f"{file!r} is not the path of a manifest")
+    return manifest_of_version(file, version - 1)
+
+
+def manifest_of_version(file: str, version: int) -> str:
+    """Return the path of another version's manifest, under the same naming scheme."""
     folder, _, name = file.rpartition("/")
-    digits = name.removesuffix(".manifest")
-    # Names with 20 digits count down from 2**64 - 1, shorter ones count up.
-    step = 1 if len(digits) == len(str(2**64)) else -1
-    return f"{folder}/{int(digits) + step:0{len(digits)}}.manifest"
+    is_descending = len(name.removesuffix(".manifest")) == len(str(LAST_VERSION))
+    return f"{folder}/{f'{LAST_VERSION - version:020}' if is_descending else version}.manifest"
 
 
 def _created_indices(transaction: bytes) -> tuple[str, ...]:
     """Return the uuids of the new indices in Lance's message `CreateIndex`."""
-    bodies = [body for number, body in _parse_fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
-    new = [body for each in bodies for number, body in _parse_fields(bytes(each)) if number == 1]
-    ids = [body for each in new for number, body in _parse_fields(bytes(each)) if number == 1]
-    return tuple(str(UUID(bytes=bytes(dict(_parse_fields(bytes(each)))[1]))) for each in ids)
+    bodies = [body for number, body in parse_fields(transaction) if OPERATIONS.get(number) == "CreateIndex"]
+    new = [body for each in bodies for number, body in parse_fields(bytes(each)) if number == 1]
+    ids = [body for each in new for number, body in parse_fields(bytes(each)) if number == 1]
+    return tuple(str(UUID(bytes=bytes(dict(parse_fields(bytes(each)))[1]))) for each in ids)
 
 
 def _find_operation(transaction: bytes) -> str | None:
-    return next((_OPERATIONS[number] for number, _ in _parse_fields(transaction) if number in _OPERATIONS), None)
+    return next((OPERATIONS[number] for number, _ in parse_fields(transaction) if number in OPERATIONS), None)
 
 
 def _read_message(data: bytes, start: int) -> bytes:
@@ -434,7 +478,7 @@ def _parse_uuid(transaction_file: str) -> str:
     return PurePosixPath(transaction_file).stem.partition("-")[2]
 
 
-def _parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
+def parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a protobuf message: integers, and strings or messages as bytes.
 
     Messages with the field number `without` are skipped unparsed: there may be many thousands of them.
@@ -459,8 +503,19 @@ def _parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, in
 def read_transaction_uuid(dataset: lance.LanceDataset) -> str:
     """Return the uuid of the transaction of an open version, without any I/O; empty if its manifest has none."""
     message = bytes(dataset._ds.serialized_manifest())
-    names = (value for number, value in _parse_fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
+    names = (value for number, value in parse_fields(message, without=FRAGMENT) if number == _TRANSACTION_FILE)
     return _parse_uuid(bytes(next(names, b"")).decode())
+
+
+def parse_varints(value: int | bytes) -> Iterator[int]:
+    """Yield the integers of a repeated field of a protobuf message, which may be packed."""
+    if isinstance(value, int):
+        yield value
+        return
+    at = 0
+    while at < len(value):
+        number, at = _parse_varint(value, at)
+        yield number
 
 
 def _parse_varint(message: bytes, at: int) -> tuple[int, int]:
