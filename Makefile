@@ -12,7 +12,7 @@ STORES = .venv/.stores
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search bench-maintenance bench-scale clean
+.PHONY: demo docs map notebooks check types compiled test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search bench-maintenance bench-scale clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -29,11 +29,17 @@ map: $(SYNCED)
 notebooks: $(SYNCED)
 	$(RUN) python -m notebooks.run
 
-check: $(SYNCED) docs
+check: $(SYNCED) docs types
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) mypy
 	$(RUN) pytest -q tests/test_layers.py tests/test_architecture.py
+
+types: $(SYNCED)
+	$(RUN) mypy
+
+# Compiles all tests once, for the processes of pytest that would each do it at the same time. They report what is wrong.
+compiled: $(SYNCED)
+	$(RUN) pytest -q --collect-only >/dev/null || true
 
 # Tests make and sync thousands of small files: a file system in memory, where one has 4 GB free, halves their time.
 IN_MEMORY = if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 4000000 ] 2>/dev/null; then \
@@ -43,7 +49,8 @@ PARALLEL = --dist loadfile --no-loadscope-reorder --durations 40
 # Tests wait for servers half of the time.
 TWICE_THE_CORES = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
-test: check
+test: $(SYNCED)
+	$(MAKE) --no-print-directory -j 2 check compiled
 	$(IN_MEMORY) $(RUN) pytest -q -m "not engines" -n $(TWICE_THE_CORES) --maxprocesses 8 $(PARALLEL)
 
 # What starts other engines: Spark, clusters, Connect, Ray, Daft, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
