@@ -360,16 +360,18 @@ EXPIRED = Statement(
     .limit(bindparam("size"))
     .offset(NONE)
 )
+
+
+def _first(column: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Select[Any]:
+    """Select the id of the first table by an indexed column: without the order, Postgres may read all tables."""
+    first = select(m.c.id).where(*conditions).order_by(column).limit(literal_column("1")).offset(NONE).subquery()
+    return select(first.c.id)
+
+
 HAS_DUE = Statement(
-    select(m.c.id)
-    .where(
-        or_(
-            and_(m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)),
-            m.c.lease_until_ms < bindparam("now"),
-        )
+    _first(m.c.due_ms, m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)).union_all(
+        _first(m.c.lease_until_ms, m.c.lease_until_ms < bindparam("now"))
     )
-    .limit(literal_column("1"))
-    .offset(NONE)
 )
 TAKE = Statement(
     update(m)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import (
@@ -23,8 +23,6 @@ from urllib.request import (
     Request,
 )
 
-import jwt
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from lance_namespace.errors import (
     InvalidInputError,
     PermissionDeniedError,
@@ -40,13 +38,16 @@ from lancehouse.server.http.oauth import (
     ACCESS_TOKEN,
     ISSUER,
     LIFETIME_S,
-    MALFORMED,
     TOKEN_EXCHANGE,
     TokenEndpoint,
     Tokens,
     check_current_principal,
+    malformed_errors,
     unverified_issuer,
 )
+
+if TYPE_CHECKING:
+    import jwt
 
 # Asymmetric ones only: with HMAC, anybody could sign with the issuer's public key as the secret.
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
@@ -139,9 +140,11 @@ class Issuer:
             UnauthenticatedError: the token is invalid.
             ServiceUnavailableError: the issuer's keys cannot be fetched.
         """
+        import jwt
+
         try:
             header = jwt.get_unverified_header(token)
-        except MALFORMED:
+        except malformed_errors():
             raise UnauthenticatedError("the bearer token is malformed") from None
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS:
@@ -152,6 +155,8 @@ class Issuer:
         return self._verify_claims(token, key)
 
     def _verify_claims(self, token: str, key: jwt.PyJWK) -> VerifiedToken:
+        import jwt
+
         settings = self.settings
         try:
             claims = jwt.decode(
@@ -174,7 +179,7 @@ class Issuer:
             raise UnauthenticatedError(f"the bearer token has no claim {error.claim!r}") from None
         except jwt.InvalidSignatureError:
             raise UnauthenticatedError("the bearer token's signature is wrong") from None
-        except MALFORMED:
+        except malformed_errors():
             raise UnauthenticatedError("the bearer token is malformed") from None
         if not isinstance(name, str) or not name:
             raise UnauthenticatedError(f"the bearer token has no text in its claim {settings.name_claim!r}")
@@ -279,6 +284,9 @@ def _fetch_json(url: str) -> dict[str, Any]:
 
 def _parse_keys(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
     """Return the keys that may sign tokens by id; keys of other kinds, for encryption, or too short are left out."""
+    import jwt
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
     entries = document.get("keys")
     if not isinstance(entries, list):
         raise ValueError("its answer has no keys")
@@ -288,7 +296,7 @@ def _parse_keys(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
             continue
         try:
             key = jwt.PyJWK(data)
-        except MALFORMED:
+        except malformed_errors():
             continue
         short = isinstance(key.key, RSAPublicKey) and key.key.key_size < SHORTEST_RSA_BITS
         if key.algorithm_name in ALGORITHMS and not short:
