@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ from lance_namespace.errors import InvalidInputError, InvalidTableStateError, Pe
 
 from lancehouse.lake.dataset import TableRef, manifest_folder
 from lancehouse.lake.history import read_schema
-from lancehouse.lake.manifests import DISCARD, STAGING, Manifest, ManifestStore, parse_staged_path
+from lancehouse.lake.manifests import (
+    DISCARD,
+    STAGING,
+    Manifest,
+    ManifestStore,
+    find_missed_conflict,
+    manifest_of_version,
+    parse_staged_path,
+    previous_manifest,
+)
 from lancehouse.lake.versions import list_manifests
 from lancehouse.locations import local_folder
 from tests.lake.folder import rows
@@ -483,3 +493,75 @@ def test_no_name_leads_out_of_the_table(tmp_path: Path, file: str) -> None:
         with pytest.raises(InvalidInputError, match="is no file below"):
             call()
     assert theirs.read_bytes() == b"theirs"
+
+
+# Conflicts that Lance missed; tests/clients/test_managed_commits.py has the commits
+
+
+def find_missed(location: str, version: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str | None, list[str]]:
+    """What is found of a version as if it were staged, and the files that were looked for."""
+    looked_for: list[str] = []
+
+    def record(method: Callable[..., Any]) -> Callable[..., Any]:
+        def look(files: ManifestStore, file: str) -> Any:
+            looked_for.append(file)
+            return method(files, file)
+
+        return look
+
+    for name in ("exists", "read"):
+        monkeypatch.setattr(ManifestStore, name, record(getattr(ManifestStore, name)))
+    file = list_manifests(TableRef(location))[version]
+    return find_missed_conflict(ManifestStore(location), parse_manifest(location, version), file), looked_for
+
+
+@pytest.mark.parametrize("commit", ["append", "delete", "update", "compact"])
+def test_alone_a_commit_needs_no_look(location: str, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: dict[str, Commit] = {
+        "append": lambda dataset: lance.write_dataset(rows(1), dataset, mode="append"),
+        "delete": lambda dataset: dataset.delete("id = 1"),
+        "update": lambda dataset: dataset.update({"id": "100"}, where="id = 1"),
+        "compact": lambda dataset: dataset.optimize.compact_files(),
+    }
+    changes[commit](lance.dataset(location))
+    missed, looked_for = find_missed(location, lance.dataset(location).version, monkeypatch)
+    # The ids that a compaction reserves are a version of its own.
+    assert (missed, len(looked_for)) == (None, int(commit == "compact"))
+
+
+def test_deletions_that_were_there_before_do_not_count(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update of a column in place names the deletions of its fragments, whose versions may be gone for long."""
+    lance.dataset(location).delete("id = 1")
+    for number in range(5):
+        lance.write_dataset(rows(1, first=100 + number), location, mode="append")
+    latest = lance.dataset(location)
+    latest.cleanup_old_versions(older_than=timedelta(0))
+    [changed] = [each.metadata for each in latest.get_fragments() if each.metadata.num_deletions]
+    operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=[0])
+    made = lance.LanceDataset.commit(location, operation, read_version=latest.version)
+    assert find_missed(location, made.version, monkeypatch)[0] is None
+
+
+@pytest.mark.parametrize("body", [b"\x0a\x02\x12\xff", b"\x0a\x03\x1a\x01\x10", b"\x12\x02\xff\xff"])
+def test_a_transaction_that_is_malformed(tmp_path: Path, body: bytes) -> None:
+    manifest = Manifest(9, "0-x.txn", "Delete", "", b"", transaction=bytes([0xAA, 0x06, len(body)]) + body)
+    with pytest.raises(InvalidInputError, match="no manifest of Lance"):
+        find_missed_conflict(ManifestStore(str(tmp_path)), manifest, "_versions/9.manifest")
+
+
+def test_a_version_of_any_number_is_looked_for_by_one_list(tmp_path: Path) -> None:
+    (tmp_path / "_versions").mkdir()
+    (tmp_path / "_versions" / "7.manifest").touch()
+    files = ManifestStore(str(tmp_path))
+    assert files.count_missing("_versions/9.manifest", range(1, 2**62), {8}) == 2**62 - 3
+
+
+@pytest.mark.parametrize(
+    ("file", "before"),
+    [
+        ("_versions/10.manifest", "_versions/9.manifest"),
+        ("_versions/18446744073709551605.manifest", "_versions/18446744073709551606.manifest"),
+    ],
+)
+def test_the_manifest_before(file: str, before: str) -> None:
+    assert previous_manifest(file) == manifest_of_version(file, 9) == before

@@ -35,11 +35,11 @@ from lancehouse.lake.manifests import (
     STAGING,
     Manifest,
     ManifestStore,
+    find_missed_conflict,
     parse_staged_path,
     previous_manifest,
     transaction_path,
 )
-from lancehouse.lake.missed_conflicts import find_missed_conflict
 from lancehouse.properties import IMPL, MANAGED_BY, PUBLISHED, STAGED, STORAGE, managed_by
 from lancehouse.wire.iceberg import CommitTable, Snapshot, SnapshotRef, TableIdentifier, VersionedTable
 

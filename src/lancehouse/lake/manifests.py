@@ -1,4 +1,4 @@
-"""Parse Lance manifests, and publish staged manifests: move them to their final path.
+"""Parse Lance manifests, find conflicts that Lance missed, and publish staged manifests: move them to their final path.
 
 Lance stages a manifest next to its final path, under a temporary name. Any process that knows that the catalog accepted
 it may publish it, once or many times: the writer itself, the next reader, or both at the same time.
@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -53,10 +53,10 @@ _FOOTER = struct.Struct("<q4x4s")
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
-_FIELD, FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
+_FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
 """Field numbers of Lance's protobuf message `Manifest`."""
 
-OPERATIONS: Mapping[int, str] = MappingProxyType(
+_OPERATIONS: Mapping[int, str] = MappingProxyType(
     {
         100: "Append",
         101: "Delete",
@@ -109,10 +109,8 @@ class Manifest:
         Raises:
             InvalidInputError: the data is not a Lance manifest.
         """
-        try:
+        with _translate_malformed():
             return cls._parse(data)
-        except (struct.error, IndexError, KeyError, MemoryError, OverflowError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"this is no manifest of Lance: {error}") from error
 
     @classmethod
     def _parse(cls, data: bytes) -> Manifest:
@@ -121,7 +119,7 @@ class Manifest:
             raise InvalidInputError("this is no manifest of Lance: it does not end like one")
         message = _read_message(data, start)
         numbers, texts, columns, has_bases = {}, {}, blake2b(digest_size=8), False
-        for number, value in parse_fields(message, without=FRAGMENT):
+        for number, value in _parse_fields(message, without=_FRAGMENT):
             if number == _FIELD and isinstance(value, bytes):
                 columns.update(value)
             elif isinstance(value, int):
@@ -246,21 +244,24 @@ class ManifestStore:
                 return path.exists()
             return bool(self._open_session().contains(file))
 
-    def find_missing(self, final: str, versions: Sequence[int]) -> list[int]:
-        """Return the versions that have no manifest any more.
+    def count_missing(self, final: str, versions: range, own: Collection[int] = ()) -> int:
+        """Count the versions that have no manifest any more.
 
         Args:
             final: path of the manifest of another version of the same branch.
             versions: the versions to look for.
+            own: versions that do not count.
         """
         if len(versions) <= _FEW:
-            return [version for version in versions if not self.exists(manifest_of_version(final, version))]
+            return sum(
+                version not in own and not self.exists(manifest_of_version(final, version)) for version in versions
+            )
         folder = PurePosixPath(final).parent
         with translate_errors(f"{self.location}/{folder}", self.storage_options):
             path = self._local(str(folder))
             listed = self._open_session().list(str(folder)) if path is None else path.iterdir()
             present = {parse_version(PurePosixPath(file).name) for file in listed}
-        return [version for version in versions if version not in present]
+        return len(versions) - sum(version in versions for version in {*present, *own})
 
     @property
     def is_remote(self) -> bool:
@@ -423,6 +424,141 @@ def _missing_error(staged: object, final: object) -> InvalidTableStateError:
     )
 
 
+# Conflicts that Lance missed
+#
+# Lance compares a commit with the versions that others have made since the one it was made from, and silently skips
+# those that a clean-up has removed. Rows that others deleted would come back with a compaction, and a delete of rows
+# that a compaction has moved would do nothing. Only a writer that takes longer than clean-ups keep versions meets this.
+
+_CHECKED = ("Delete", "Update", "Rewrite", "Merge", "Project", "DataReplacement")
+"""Operations that undo what others did if they are committed without regard to it. The rest adds to a table or
+replaces all of it."""
+
+_ID, _FILE, _DELETIONS = 1, 2, 3
+"""Field numbers of Lance's protobuf message `DataFragment`."""
+_MADE_FROM = 2
+"""Field number of the version that a `DeletionFile` was made from."""
+_GROUP, _OLD = 3, 1
+"""Field numbers of the groups of a `Rewrite`, and of the fragments that each replaces."""
+_REBASED = MappingProxyType({"Delete": (1, 2), "Update": (2, 1)})
+"""Operations that Lance commits over others' changes of the same fragments, with the field numbers of the fragments
+that they change and of the ids of those that they remove."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fragment:
+    """A fragment in a manifest or a transaction."""
+
+    id: int
+    files: tuple[bytes, ...]
+    deletions: bytes
+    """Lance's message `DeletionFile`; empty if no row is deleted."""
+    made_from: int
+    """The version that its deletions were made from. Lance writes them anew when it merges them with others'."""
+
+    @classmethod
+    def parse(cls, message: bytes) -> _Fragment:
+        fields = list(_parse_fields(message))
+        texts = [(number, value) for number, value in fields if isinstance(value, bytes)]
+        deletions = next((value for number, value in texts if number == _DELETIONS), b"")
+        return cls(
+            id=next((value for number, value in fields if number == _ID and isinstance(value, int)), 0),
+            files=tuple(value for number, value in texts if number == _FILE),
+            deletions=deletions,
+            made_from=next((int(value) for number, value in _parse_fields(deletions) if number == _MADE_FROM), 0),
+        )
+
+
+def find_missed_conflict(files: ManifestStore, manifest: Manifest, final: str, own: Collection[int] = ()) -> str | None:
+    """Return, for a message, why a staged version may conflict with versions that are gone; None if it does not.
+
+    Versions that are there now were there when Lance looked. So the check needs no request if nobody else has committed
+    meanwhile, except for a commit that only removes whole fragments: it reads the preceding manifest.
+
+    Args:
+        files: the table's manifests.
+        manifest: of the staged version.
+        final: where its manifest will be.
+        own: other versions of the same branch that are committed with it.
+    """
+    if manifest.operation not in _CHECKED:
+        return None
+
+    def count_missing(base: int) -> int:
+        return files.count_missing(final, range(base + 1, manifest.version), own)
+
+    changes = _Changes.parse(manifest)
+    # Lance replaces the version that a delete or an update was made from when it commits them later. The files of
+    # deletions still tell; for fragments that are removed as a whole, nothing does.
+    is_known = manifest.operation not in _REBASED or any(each.deletions for each in changes.fragments)
+    if is_known and not count_missing(changes.find_base(manifest.read_version, {})):
+        return None
+    if manifest.version - 1 in own:
+        return None
+    before = _read_fragments(files, previous_manifest(final))
+    if moved := {*changes.removed, *(each.id for each in changes.fragments)} - before.keys():
+        return f"{len(moved)} fragments that it changes are gone"
+    if manifest.operation == "Rewrite":
+        changed = sum(before[each.id] != each for each in changes.fragments)
+        return f"{changed} fragments that it replaces were changed" if changed else None
+    missing = count_missing(changes.find_base(manifest.read_version, before))
+    return f"{missing} versions that others have made meanwhile are cleaned up already" if missing else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What a transaction does to fragments that were there before."""
+
+    fragments: tuple[_Fragment, ...] = ()
+    """As they are afterwards, or those that a compaction replaces."""
+    removed: frozenset[int] = frozenset()
+    """Ids of those that are removed as a whole."""
+
+    @classmethod
+    def parse(cls, manifest: Manifest) -> _Changes:
+        """Parse the transaction of a manifest.
+
+        Raises:
+            InvalidInputError: it is malformed.
+        """
+        with _translate_malformed():
+            return cls._parse(manifest)
+
+    @classmethod
+    def _parse(cls, manifest: Manifest) -> _Changes:
+        body = next(bytes(value) for number, value in _parse_fields(manifest.transaction) if number in _OPERATIONS)
+        if manifest.operation == "Rewrite":
+            groups = (group for number, group in _parse_fields(body) if number == _GROUP)
+            return cls(tuple(each for group in groups for each in _parse_fragments(bytes(group), _OLD)))
+        if manifest.operation is None or manifest.operation not in _REBASED:
+            return cls()
+        fragments, removed = _REBASED[manifest.operation]
+        ids = (value for number, value in _parse_fields(body) if number == removed)
+        return cls(
+            _parse_fragments(body, fragments), frozenset(each for value in ids for each in _parse_varints(value))
+        )
+
+    def find_base(self, read_version: int, before: Mapping[int, _Fragment]) -> int:
+        """Return the version that the changes were made from.
+
+        Args:
+            read_version: what the transaction says.
+            before: fragments of the preceding version, as far as known; what is the same there is no change.
+        """
+        new = (each for each in self.fragments if each.deletions and before.get(each.id) != each)
+        return min([read_version, *(each.made_from for each in new)])
+
+
+def _read_fragments(files: ManifestStore, file: str) -> dict[int, _Fragment]:
+    manifest = Manifest.parse(files.read(file))
+    with _translate_malformed():
+        return {each.id: each for each in _parse_fragments(manifest.message, _FRAGMENT)}
+
+
+def _parse_fragments(message: bytes, field: int) -> tuple[_Fragment, ...]:
+    return tuple(_Fragment.parse(bytes(value)) for number, value in _parse_fields(message) if number == field)
+
+
 def transaction_path(manifest: Manifest) -> str:
     """Return the path of a version's transaction file below the table's location."""
     return f"{f'tree/{manifest.branch}/' if manifest.branch else ''}_transactions/{manifest.transaction_file}"
@@ -457,16 +593,25 @@ def manifest_of_version(file: str, version: int) -> str:
     return f"{folder}/{f'{LAST_VERSION - version:020}' if is_descending else version}.manifest"
 
 
+@contextmanager
+def _translate_malformed() -> Iterator[None]:
+    """Raise InvalidInputError for what parsing raises, whatever the bytes are."""
+    try:
+        yield
+    except (struct.error, IndexError, KeyError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"this is no manifest of Lance: {error}") from error
+
+
 def _created_indices(transaction: bytes) -> tuple[str, ...]:
     """Return the uuids of the new indices in Lance's message `CreateIndex`."""
-    bodies = [body for number, body in parse_fields(transaction) if OPERATIONS.get(number) == "CreateIndex"]
-    new = [body for each in bodies for number, body in parse_fields(bytes(each)) if number == 1]
-    ids = [body for each in new for number, body in parse_fields(bytes(each)) if number == 1]
-    return tuple(str(UUID(bytes=bytes(dict(parse_fields(bytes(each)))[1]))) for each in ids)
+    bodies = [body for number, body in _parse_fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
+    new = [body for each in bodies for number, body in _parse_fields(bytes(each)) if number == 1]
+    ids = [body for each in new for number, body in _parse_fields(bytes(each)) if number == 1]
+    return tuple(str(UUID(bytes=bytes(dict(_parse_fields(bytes(each)))[1]))) for each in ids)
 
 
 def _find_operation(transaction: bytes) -> str | None:
-    return next((OPERATIONS[number] for number, _ in parse_fields(transaction) if number in OPERATIONS), None)
+    return next((_OPERATIONS[number] for number, _ in _parse_fields(transaction) if number in _OPERATIONS), None)
 
 
 def _read_message(data: bytes, start: int) -> bytes:
@@ -478,7 +623,7 @@ def _parse_uuid(transaction_file: str) -> str:
     return PurePosixPath(transaction_file).stem.partition("-")[2]
 
 
-def parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
+def _parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a protobuf message: integers, and strings or messages as bytes.
 
     Messages with the field number `without` are skipped unparsed: there may be many thousands of them.
@@ -503,11 +648,11 @@ def parse_fields(message: bytes, *, without: int = 0) -> Iterator[tuple[int, int
 def read_transaction_uuid(dataset: lance.LanceDataset) -> str:
     """Return the uuid of the transaction of an open version, without any I/O; empty if its manifest has none."""
     message = bytes(dataset._ds.serialized_manifest())
-    names = (value for number, value in parse_fields(message, without=FRAGMENT) if number == _TRANSACTION_FILE)
+    names = (value for number, value in _parse_fields(message, without=_FRAGMENT) if number == _TRANSACTION_FILE)
     return _parse_uuid(bytes(next(names, b"")).decode())
 
 
-def parse_varints(value: int | bytes) -> Iterator[int]:
+def _parse_varints(value: int | bytes) -> Iterator[int]:
     """Yield the integers of a repeated field of a protobuf message, which may be packed."""
     if isinstance(value, int):
         yield value
