@@ -33,6 +33,7 @@ settings.load_profile("house")
 ENGINES = (
     "tests/spark/test_streams.py",
     "tests/spark/test_kills.py",
+    "tests/spark/test_executor_cache.py",
     "tests/spark/test_tpch.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_columns_everywhere.py",
