@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
 import pytest
-from lance_namespace import RegisterTableRequest
+from lance_namespace import RegisterTableRequest, connect
 
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
+from lancehouse.maintenance.policies import change_properties
+from lancehouse.server.settings import BackendSettings
+from tests.catalogs import Shared, open_catalog
 from tests.maintenance.places import QUICK, Place, age_files, open_place
+from tests.servers.lancehouse import Served
+from tests.servers.reference import Reference
 
 
 @pytest.fixture
@@ -324,8 +332,6 @@ def test_functions_are_allowed_by_the_server_only(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_catalog(tmp_path: Path) -> None:
-    from lancehouse.server.settings import BackendSettings
-
     root = tmp_path / "other"
     other = BackendSettings(
         "other", "dir", {"root": str(root)}, (str(root),), maintenance={**QUICK, "maintenance.orphans": "false"}
@@ -339,32 +345,57 @@ def test_a_table_of_another_catalog(tmp_path: Path) -> None:
         assert lance.dataset(str(root / "docs.lance")).count_rows() == 12
 
 
-def test_a_table_in_polaris(tmp_path: Path) -> None:
-    """Its policy is stored with its data, since Polaris cannot change an entry."""
-    from lance_namespace import CreateNamespaceRequest, connect
-
-    from lancehouse.maintenance.policies import change_properties
-    from lancehouse.server.settings import BackendSettings
-    from tests.servers.polaris import Polaris
-
-    root = tmp_path / "polaris"
-    with Polaris("wh", root=root.as_uri()) as server:
-        properties = {"endpoint": server.uri, "credential": server.credential}
-        client = connect("lancehouse.PolarisNamespace", properties)
-        client.create_namespace(CreateNamespaceRequest(id=["wh", "db"]))
-        for name in ("docs", "left"):
+@pytest.mark.parametrize("kind", ["iceberg", "iceberg, managed", "polaris", "unity", "lakekeeper"])
+def test_a_table_with_a_policy_in_another_catalog(
+    tmp_path: Path, reference_server: Reference, lancehouse_server: Served, kind: str
+) -> None:
+    """Its policy is stored with its data, since not every catalog can change an entry."""
+    name, _, managed = kind.partition(", ")
+    with open_catalog(name, Shared(reference_server, lancehouse_server), tmp_path / "tables") as catalog:
+        catalog.create_namespace()
+        properties = {**catalog.properties, **({"managed_by": "impl"} if managed else {})}
+        client = connect(catalog.impl, properties)
+        for table in ("docs", "left"):
             for number in range(6):
                 rows, mode = pa.table({"id": [number]}), "append" if number else "create"
-                lance.write_dataset(rows, namespace_client=client, table_id=["wh", "db", name], mode=mode)
-        change_properties(client, ["wh", "db", "docs"], QUICK, [])
-        off = {"maintenance.enabled": "false"}
+                lance.write_dataset(rows, namespace_client=client, table_id=catalog.id(table), mode=mode)
+        change_properties(client, catalog.id("docs"), QUICK, [])
         other = BackendSettings(
-            "other", "lancehouse.PolarisNamespace", properties, (str(root),), maintenance=off, catalogs=("wh",)
+            "other",
+            catalog.impl,
+            properties,
+            ("/",),
+            maintenance={"maintenance.enabled": "false"},
+            catalogs=catalog.parent,
         )
         with open_place(tmp_path, backends=[other]) as place:
-            place.work(catalogs={"other": ("wh",)})
+            place.work(catalogs={"other": catalog.parent})
             assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
-        assert lance.dataset(namespace_client=client, table_id=["wh", "db", "docs"]).count_rows() == 6
+        assert len(catalog.open("docs").get_fragments()) == 1
+        assert len(catalog.open("left").get_fragments()) == 6
+        assert catalog.open("docs").count_rows() == 6
+
+
+def test_a_table_that_cannot_be_loaded_stops_no_other(
+    tmp_path: Path, reference_server: Reference, lancehouse_server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_catalog("iceberg", Shared(reference_server, lancehouse_server), tmp_path / "tables") as catalog:
+        broken, whole = (replace(catalog, ns=f"db_{uuid4().hex[:8]}").create_namespace() for _ in range(2))
+        client = catalog.connect()
+        for levels in (broken.levels, whole.levels):
+            for number in range(6):
+                rows, mode = pa.table({"id": [number]}), "append" if number else "create"
+                lance.write_dataset(rows, namespace_client=client, table_id=[*levels, "docs"], mode=mode)
+        change_properties(client, whole.id("docs"), QUICK, [])
+        shutil.rmtree(broken.folder("docs"))
+        off = {"maintenance.enabled": "false"}
+        other = BackendSettings(
+            "other", catalog.impl, catalog.properties, ("/",), maintenance=off, catalogs=catalog.parent
+        )
+        with open_place(tmp_path, backends=[other]) as place:
+            place.work(catalogs={"other": catalog.parent})
+            assert place.runs() == [("docs", "compact", "done"), ("docs", "cleanup", "done")]
+        assert f"namespace wh.{broken.ns}: " in caplog.text
 
 
 def test_on_postgres(tmp_path: Path, postgres: str) -> None:

@@ -16,13 +16,16 @@ from threading import Event
 from time import monotonic
 
 from lance_namespace import DescribeTableRequest, LanceNamespace
-from lance_namespace.errors import LanceNamespaceError, TableNotFoundError
+from lance_namespace.errors import InvalidInputError, LanceNamespaceError, TableNotFoundError
 
 from lancehouse.catalog.maintenance import LEASE_MS, Maintenance, Seen
+from lancehouse.catalog_walk import CatalogLister, walk_namespaces
 from lancehouse.gateway.backends import Backend
-from lancehouse.jobs.address import TableAddress, list_tables
+from lancehouse.identifiers import format_levels
+from lancehouse.jobs.address import TableAddress
 from lancehouse.jobs.engine import Engine, JobCancelledError, LocalEngine
 from lancehouse.lake.confinement import OwnFilesAlone
+from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.maintenance.policies import read_namespace_levels
 from lancehouse.maintenance.table_work import FAILED, LONGEST_MESSAGE, TableFacts, TableResult, TableWork, read_facts
 from lancehouse.maintenance_policy import MaintenancePolicy, policy_properties
@@ -156,8 +159,18 @@ class MaintenanceWorker:
                 client = _client_of(backend)
                 # Iceberg's and Polaris' catalogs do not tell their warehouses.
                 roots: list[tuple[str, ...]] = [(catalog,) for catalog in self._options.catalogs.get(name, ())] or [()]
-                tables = [address.id for root in roots for address in list_tables(client, root)]
-                self._maintenance.plan_backend(name, tables)
+                for root in roots:
+                    self._plan_tables(name, ClientCalls(client), root)
+
+    def _plan_tables(self, backend: str, catalog: CatalogLister, root: tuple[str, ...]) -> None:
+        """Plan a look at all tables below a level. A list fails with one table that cannot be loaded: others go on."""
+        for namespace in walk_namespaces(catalog, root):
+            with _log_errors(f"backend {backend}, namespace {format_levels(namespace)}"):
+                try:
+                    tables = catalog.tables(namespace)
+                except InvalidInputError:  # this level holds namespaces only
+                    continue
+                self._maintenance.plan_backend(backend, tables)
 
     def _claim(self, pool: ThreadPoolExecutor) -> bool:
         """Begin to work on tables that are due, as many as there are threads for; return whether there were any."""
