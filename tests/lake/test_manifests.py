@@ -29,6 +29,7 @@ from lancehouse.lake.manifests import (
     parse_staged_path,
     previous_manifest,
 )
+from lancehouse.lake.row_changes import MERGE_MARKER
 from lancehouse.lake.versions import list_manifests
 from lancehouse.locations import local_folder
 from tests.lake.folder import rows
@@ -540,6 +541,16 @@ def test_deletions_that_were_there_before_do_not_count(location: str, monkeypatc
     operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=[0])
     made = lance.LanceDataset.commit(location, operation, read_version=latest.version)
     assert find_missed(location, made.version, monkeypatch)[0] is None
+
+
+@pytest.mark.parametrize("removed", [[], [0]])
+def test_the_fragment_that_merges_claim_to_remove_does_not_count(
+    location: str, removed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = lance.LanceOperation.Update(removed_fragment_ids=[*removed, MERGE_MARKER])
+    made = lance.LanceDataset.commit(location, operation, read_version=2)
+    missed, looked_for = find_missed(location, made.version, monkeypatch)
+    assert (missed, len(looked_for)) == (None, len(removed))
 
 
 @pytest.mark.parametrize("body", [b"\x0a\x02\x12\xff", b"\x0a\x03\x1a\x01\x10", b"\x12\x02\xff\xff"])

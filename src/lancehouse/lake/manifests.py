@@ -53,7 +53,8 @@ _FOOTER = struct.Struct("<q4x4s")
 _LENGTH = struct.Struct("<I")
 _MARK = b"LANC"
 
-_FIELD, _FRAGMENT, _VERSION, _TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 1, 2, 3, 12, 18, 20, 23
+_FIELD, _FRAGMENT, _VERSION, _LAST_FRAGMENT = 1, 2, 3, 11
+_TRANSACTION_FILE, _BASE, _BRANCH, _TRANSACTION_AT = 12, 18, 20, 23
 """Field numbers of Lance's protobuf message `Manifest`."""
 
 _OPERATIONS: Mapping[int, str] = MappingProxyType(
@@ -488,6 +489,8 @@ def find_missed_conflict(files: ManifestStore, manifest: Manifest, final: str, o
         return files.count_missing(final, range(base + 1, manifest.version), own)
 
     changes = _Changes.parse(manifest)
+    if manifest.operation in _REBASED and not changes.fragments and not changes.removed:
+        return None
     # Lance replaces the version that a delete or an update was made from when it commits them later. The files of
     # deletions still tell; for fragments that are removed as a whole, nothing does.
     is_known = manifest.operation not in _REBASED or any(each.deletions for each in changes.fragments)
@@ -533,10 +536,12 @@ class _Changes:
         if manifest.operation is None or manifest.operation not in _REBASED:
             return cls()
         fragments, removed = _REBASED[manifest.operation]
-        ids = (value for number, value in _parse_fields(body) if number == removed)
-        return cls(
-            _parse_fragments(body, fragments), frozenset(each for value in ids for each in _parse_varints(value))
-        )
+        packed = (value for number, value in _parse_fields(body) if number == removed)
+        ids = frozenset(each for value in packed for each in _parse_varints(value))
+        # Our merges claim to remove a fragment that no table has.
+        known = _parse_fields(manifest.message, without=_FRAGMENT)
+        last = next((value for number, value in known if number == _LAST_FRAGMENT and isinstance(value, int)), 0)
+        return cls(_parse_fragments(body, fragments), frozenset(each for each in ids if each <= last))
 
     def find_base(self, read_version: int, before: Mapping[int, _Fragment]) -> int:
         """Return the version that the changes were made from.
