@@ -537,8 +537,9 @@ def test_deletions_that_were_there_before_do_not_count(location: str, monkeypatc
         lance.write_dataset(rows(1, first=100 + number), location, mode="append")
     latest = lance.dataset(location)
     latest.cleanup_old_versions(older_than=timedelta(0))
-    [changed] = [each.metadata for each in latest.get_fragments() if each.metadata.num_deletions]
-    operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=[0])
+    [fragment] = [each for each in latest.get_fragments() if each.metadata.num_deletions]
+    changed, fields = fragment.update_columns(pa.table({"id": [2], "s": ["new"]}), "id")
+    operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
     made = lance.LanceDataset.commit(location, operation, read_version=latest.version)
     assert find_missed(location, made.version, monkeypatch)[0] is None
 

@@ -548,9 +548,10 @@ class _Changes:
 
         Args:
             read_version: what the transaction says.
-            before: fragments of the preceding version, as far as known; what is the same there is no change.
+            before: fragments of the preceding version, as far as known; deletions that it has are no change.
         """
-        new = (each for each in self.fragments if each.deletions and before.get(each.id) != each)
+        old = {each.deletions for each in before.values()}
+        new = (each for each in self.fragments if each.deletions and each.deletions not in old)
         return min([read_version, *(each.made_from for each in new)])
 
 
