@@ -107,7 +107,7 @@ class GatewayRow:
             return None  # a direct call is one of a function
         if WIRE in self.runs:
             both = (self.seconds(DIRECT) or 0) + (self.seconds(WIRE) or 0)
-            return "direct + wire", DATA_MARK if self.size else METADATA_MARK, (self.seconds(GATEWAY) or 0) / both
+            return "(direct + wire)", DATA_MARK if self.size else METADATA_MARK, (self.seconds(GATEWAY) or 0) / both
         return "direct", METADATA_MARK, self.over(DIRECT) or 0.0
 
     @property
