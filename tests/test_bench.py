@@ -256,7 +256,7 @@ def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -
         (hop(WAREHOUSE, direct=0.002, gateway=0.0031), ["1.55 instead of 1.5 times direct"]),
         (hop(FOLDER, direct=0.001, gateway=0.9, adapter=0.1), []),
         (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.7), []),
-        (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.8), ["1.20 instead of 1.15 times direct + wire"]),
+        (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.8), ["1.20 instead of 1.15 times (direct + wire)"]),
     ],
 )
 def test_marks_of_the_gateway(row: gateway.GatewayRow, missed: list[str]) -> None:
@@ -278,7 +278,7 @@ def test_what_the_gateway_costs_is_put_into_its_place(tmp_path: Path, monkeypatc
     gateway.write(rows, "Once.")
     section = document.read_text().partition("<!-- bench-gateway: start -->")[2].partition("<!-- bench-gateway: end")[0]
     assert "| a warehouse of the server | Operation | 2 ms | 3 ms | **1.50** | direct × 1.5 ✓ | – | – | – |" in section
-    assert "| `dir` | Operation | 1.00 s, 100 MB/s | 2.00 s, 50 MB/s | **2.00** | direct + wire × 1.15 ✗ |" in section
+    assert "| `dir` | Operation | 1.00 s, 100 MB/s | 2.00 s, 50 MB/s | **2.00** | (direct + wire) × 1.15 ✗ |" in section
     assert "4.00 s, 25 MB/s | **0.50** | 500 ms, 200 MB/s | 1.00 s | 100 MB |" in section
 
 
