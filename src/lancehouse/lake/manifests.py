@@ -473,8 +473,8 @@ class _Fragment:
 def find_missed_conflict(files: ManifestStore, manifest: Manifest, final: str, own: Collection[int] = ()) -> str | None:
     """Return, for a message, why a staged version may conflict with versions that are gone; None if it does not.
 
-    Versions that are there now were there when Lance looked. So the check needs no request if nobody else has committed
-    meanwhile, except for a commit that only removes whole fragments: it reads the preceding manifest.
+    Versions that are there now were there when Lance looked. So the check needs no request if others have made at most
+    one version meanwhile, except for a commit that only removes whole fragments: it reads the preceding manifest.
 
     Args:
         files: the table's manifests.
@@ -486,7 +486,8 @@ def find_missed_conflict(files: ManifestStore, manifest: Manifest, final: str, o
         return None
 
     def count_missing(base: int) -> int:
-        return files.count_missing(final, range(base + 1, manifest.version), own)
+        # Lance has made this version of the one before it, so that one was there.
+        return files.count_missing(final, range(base + 1, manifest.version - 1), own)
 
     changes = _Changes.parse(manifest)
     if manifest.operation in _REBASED and not changes.fragments and not changes.removed:
