@@ -445,11 +445,11 @@ class ManagedVersions:
 
     def _find_missed_conflict(self, versions: Sequence[StagedVersion]) -> ConcurrentModificationError | None:
         """Return an error if a version may undo changes that Lance could not see, because they are cleaned up."""
-        own = {(version.table, version.branch, version.manifest.version) for version in versions}
         for version in versions:
-            files, manifest = self._manifest_store_of(version), version.manifest
-            others = {number for table, branch, number in own if (table, branch) == (version.table, version.branch)}
-            if (why := find_missed_conflict(files, manifest, version.final_path, others)) is not None:
+            line = (version.table, version.branch)
+            own = {each.manifest.version for each in versions if (each.table, each.branch) == line}
+            files = self._manifest_store_of(version)
+            if (why := find_missed_conflict(files, version.manifest, version.final_path, own)) is not None:
                 return ConcurrentModificationError(
                     f"{version.table}: this commit comes too late and might undo changes of others: {why}; open the "
                     "table again and repeat it, and keep versions for longer than a change takes"

@@ -360,17 +360,28 @@ EXPIRED = Statement(
     .limit(bindparam("size"))
     .offset(NONE)
 )
+_IS_THERE = or_(m.c.entry_id.is_(None), e.c.namespace_id.is_not(None))
 
 
-def _first(column: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Select[Any]:
-    """Select the id of the first table by an indexed column: without the order, Postgres may read all tables."""
-    first = select(m.c.id).where(*conditions).order_by(column).limit(literal_column("1")).offset(NONE).subquery()
-    return select(first.c.id)
+def _first_ids(condition: ColumnElement[bool], order: Column[Any]) -> Select[tuple[int]]:
+    """Return a query for the ids of the first tables that meet a condition, in the order of an index.
+
+    Without the order, Postgres may expect to find them soon, and read all tables.
+    """
+    ids = (
+        select(m.c.id)
+        .outerjoin(e, e.c.id == m.c.entry_id)
+        .where(condition, _IS_THERE)
+        .order_by(order, m.c.id)
+        .limit(bindparam("size"))
+        .offset(NONE)
+    )
+    return select(ids.subquery().c.id)
 
 
 HAS_DUE = Statement(
-    _first(m.c.due_ms, m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)).union_all(
-        _first(m.c.lease_until_ms, m.c.lease_until_ms < bindparam("now"))
+    _first_ids(and_(m.c.due_ms <= bindparam("now"), m.c.lease_until_ms.is_(None)), m.c.due_ms).union_all(
+        _first_ids(m.c.lease_until_ms < bindparam("now"), m.c.lease_until_ms)
     )
 )
 TAKE = Statement(
@@ -443,7 +454,7 @@ def claim_tables(
 
 def has_due_tables(tx: Tx) -> bool:
     """Return whether there is a table that could be leased."""
-    return tx.fetch_one(HAS_DUE, {"now": read_clock(tx)}) is not None
+    return tx.fetch_one(HAS_DUE, {"now": read_clock(tx), "size": 1}) is not None
 
 
 def renew_lease(tx: Tx, table: MaintainedTable, worker: str, lease_ms: int) -> bool:
@@ -535,20 +546,6 @@ MOST_LOOKED_AT = 200_000
 """Newest runs that are gone through for those of many tables."""
 
 
-def _first_ids(condition: ColumnElement[bool], order: Column[Any]) -> Select[tuple[int]]:
-    """Return a query for the ids of the first tables that meet a condition, in the order of an index."""
-    ids = (
-        select(m.c.id)
-        .outerjoin(e, e.c.id == m.c.entry_id)
-        .where(condition, _IS_THERE)
-        .order_by(order, m.c.id)
-        .limit(bindparam("size"))
-        .offset(NONE)
-    )
-    return select(ids.subquery().c.id)
-
-
-_IS_THERE = or_(m.c.entry_id.is_(None), e.c.namespace_id.is_not(None))
 _HAS_FAILED = m.c.failures > literal_column("0")
 _IS_LISTED = m.c.id.in_(
     union(

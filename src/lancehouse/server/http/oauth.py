@@ -9,7 +9,7 @@ A scope is accepted and ignored: grants say what a principal may do.
 Failed logins are counted by client id and peer address together. By client id alone, anybody could lock a principal out
 by guessing; by address alone, one misconfigured program would lock out all others behind the same proxy.
 
-`jwt` is imported with the first token: it takes 13 MB, which a server without authentication can spare.
+`jwt` is imported with the first token: it takes 8 MB, which a server without authentication can spare.
 """
 
 from __future__ import annotations
