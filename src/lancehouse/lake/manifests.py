@@ -500,13 +500,13 @@ def find_missed_conflict(files: ManifestStore, manifest: Manifest, final: str, o
     if manifest.version - 1 in own:
         return None
     before = _read_fragments(files, previous_manifest(final))
-    if moved := {*changes.removed, *(each.id for each in changes.fragments)} - before.keys():
-        return f"{len(moved)} fragments that it changes are gone"
+    if {*changes.removed, *(each.id for each in changes.fragments)} - before.keys():
+        return "fragments that it changes are gone"
     if manifest.operation == "Rewrite":
-        changed = sum(before[each.id] != each for each in changes.fragments)
-        return f"{changed} fragments that it replaces were changed" if changed else None
+        is_changed = any(before[each.id] != each for each in changes.fragments)
+        return "fragments that it replaces were changed" if is_changed else None
     missing = count_missing(changes.find_base(manifest.read_version, before))
-    return f"{missing} versions that others have made meanwhile are cleaned up already" if missing else None
+    return "versions that may conflict with it are cleaned up already" if missing else None
 
 
 @dataclass(frozen=True, slots=True)
