@@ -16,11 +16,12 @@ from lance_namespace.errors import (
     ServiceUnavailableError,
     ThrottlingError,
 )
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
 from lancehouse import measures
 from lancehouse.lake.errors import translate_errors
 from lancehouse.measures import CountedPool
-from lancehouse.server.http.observability import read_restarts, record_restart
+from lancehouse.server.http.observability import MULTIPROCESS, Metrics, read_restarts, record_restart
 from tests.server.serving import ServerClient, serving
 
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
@@ -135,6 +136,17 @@ def test_a_pool_counts_what_works_and_what_waits() -> None:
             pool.submit(int, "x").result(30)
         assert pool.state.waiting == 0
     assert pool.state.in_use == 0
+
+
+def test_a_worker_that_is_killed_when_it_begins_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is still empty; what the others counted is told."""
+    monkeypatch.setenv(MULTIPROCESS, str(tmp_path))
+    counted = MmapedDict(str(tmp_path / "counter_1.db"))  # type: ignore[no-untyped-call]
+    counted.write_value(mmap_key("lancehouse_x", "lancehouse_x_total", [], [], "X."), 3.0, 0.0)  # type: ignore[no-untyped-call]
+    counted.close()  # type: ignore[no-untyped-call]
+    (tmp_path / "histogram_2.db").touch()
+    page, _ = Metrics().to_prometheus()
+    assert value(page.decode(), "lancehouse_x_total") == 3
 
 
 def test_restarts_add_up(tmp_path: Path) -> None:

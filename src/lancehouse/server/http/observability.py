@@ -286,7 +286,7 @@ class Metrics:
         if self.is_shared:
             folder = Path(os.environ[MULTIPROCESS])
             counted = CollectorRegistry()
-            MultiProcessCollector(counted, str(folder))  # type: ignore[no-untyped-call]
+            counted.register(_WorkerMetrics(folder))
             pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
         taken = CollectorRegistry()
         taken.register(_ProcessMetrics(pids))
@@ -335,6 +335,26 @@ def record_restart(folder: str, reason: str) -> None:
     new = Path(folder, f"{RESTARTS_FILE}.new")
     new.write_bytes(orjson.dumps({**counts, reason: counts.get(reason, 0) + 1}))
     new.rename(Path(folder, RESTARTS_FILE))
+
+
+class _WorkerMetrics(Collector):
+    """Sums over all workers, from the files in which each of them counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        # A worker that is killed when it begins a file leaves an empty one, which prometheus_client cannot read.
+        files = [str(file) for file in self._folder.glob("*.db") if _has_bytes(file)]
+        merged: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
+
+
+def _has_bytes(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except FileNotFoundError:  # of a worker that has just ended
+        return False
 
 
 class _TakenMetrics(Collector):
