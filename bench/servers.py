@@ -155,7 +155,7 @@ def _reference(folder: Path, sizes: Sequence[int]) -> Iterator[str]:
         "uri": f"jdbc:sqlite:{folder / 'catalog.db'}?synchronous=OFF&journal_mode=MEMORY",
         "io-impl": "org.apache.iceberg.inmemory.InMemoryFileIO",
     }
-    with start_reference(folder, properties=quick) as server:
+    with start_reference(folder, properties=quick, java=()) as server:
         http = urllib3.PoolManager(maxsize=FILLERS)
 
         def post(path: str, body: object) -> None:

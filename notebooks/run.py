@@ -11,13 +11,13 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from traitlets.config import Config
 
+from tests.servers.jars import LIGHT
+
 FILES = sorted(Path(__file__).parent.glob("*.ipynb"))
 CELL_S = 120
 """How long a cell may take."""
 END_S = 10
 """How long a notebook may take to end; it waits for half of that if there is a Java to end with it."""
-LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For Spark's Java: nothing here runs long enough for its best compiler to pay."""
 
 
 def execute(file: Path, folder: Path) -> NotebookNode:
@@ -34,7 +34,7 @@ def execute(file: Path, folder: Path) -> NotebookNode:
     client = NotebookClient(
         notebook, timeout=CELL_S, kernel_name="python3", record_timing=False, resources=place, config=patience
     )
-    own = {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython"), "SPARK_SUBMIT_OPTS": LIGHT}
+    own = {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython"), "SPARK_SUBMIT_OPTS": " ".join(LIGHT)}
     client.execute(env={**os.environ, **own})
     for cell in notebook.cells:
         if cell.cell_type == "code":

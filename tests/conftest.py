@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests.servers.faults import FaultProxy
+from tests.servers.jars import LIGHT
 from tests.servers.lancehouse import Served, start_lancehouse
 from tests.servers.moto import Bucket, Moto, start_moto
 from tests.servers.polaris import Polaris
@@ -78,6 +79,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--soak"):
+        # For every Spark that a test starts, also in processes of its own.
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(LIGHT))
     config.addinivalue_line("markers", "engines: starts another engine; `make test-engines` runs it")
     config.addinivalue_line("markers", "soak: too slow, or too far from this machine, for every run")
 

@@ -21,6 +21,8 @@ JETTY = "12.1.8"
 HADOOP = "3.4.3"
 SQLITE = "3.53.0.0"
 SLF4J = "2.0.17"
+LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a Java that lives too short for its best compiler to pay: a fifth less processor time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

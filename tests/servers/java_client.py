@@ -22,7 +22,7 @@ def run(words: Sequence[str]) -> dict[str, str]:
     version = hashlib.sha256(SOURCE.read_bytes() + libraries.name.encode()).hexdigest()[:16]
     classes = jars.once(cache_folder() / "classes" / version, lambda target: _compile(libraries, target))
     path = os.pathsep.join([str(classes), str(libraries / "*")])
-    command = [str(find_java() / "bin" / "java"), "-Xmx256m", "-XX:+UseSerialGC", "-cp", path, SOURCE.stem, *words]
+    command = [str(find_java() / "bin" / "java"), "-Xmx256m", *jars.LIGHT, "-cp", path, SOURCE.stem, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(line.split("=", 1) for line in done.stdout.splitlines())

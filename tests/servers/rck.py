@@ -20,7 +20,7 @@ NEWEST, OLDEST = "1.11.0", "1.9.0"
 SUITES = ("RESTCompatibilityKitCatalogTests", "RESTCompatibilityKitViewCatalogTests")
 PACKAGE = "org.apache.iceberg.rest"
 LAUNCHER = "org.junit.platform.console.ConsoleLauncher"
-SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+SMALL = ("-Xmx512m", *jars.LIGHT, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 TIMEOUT_S = 900
 ASSUMED = "assumption was not met due to: "
 BASE_LOCATION = "file:/tmp"

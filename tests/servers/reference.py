@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("reference") / "LoopbackServer.java"
 MAIN = "org.apache.iceberg.rest.LoopbackServer"
 READY = "listening on "
 START_TIMEOUT_S = 60
-SMALL = ("-Xmx512m", "-XX:+UseSerialGC")
+SMALL = ("-Xmx512m", *jars.LIGHT)
 
 Backend = Literal["jdbc", "memory"]
 

@@ -19,12 +19,11 @@ from typing import Any
 import pyspark
 
 from lancehouse.spark.java import find_java
+from tests.servers.jars import LIGHT
 from tests.servers.lancehouse import UNTIL_INPUT_ENDS
 
 ROOT = Path(__file__).parents[2]
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a JVM that lives for seconds."""
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 HOSTS = ("127.0.0.1", "localhost")
@@ -208,7 +207,7 @@ def environment() -> dict[str, str]:
         "JAVA_HOME": str(find_java()),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
-        "SPARK_DAEMON_JAVA_OPTS": LIGHT,
+        "SPARK_DAEMON_JAVA_OPTS": " ".join(LIGHT),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_PUBLIC_DNS": "127.0.0.1",
     }

@@ -11,15 +11,16 @@ from pyspark.sql import SparkSession
 from lancehouse.jobs import index_building
 from lancehouse.jobs.sources import ingest_source
 from lancehouse.lake import scans
-from tests.spark.cluster import ANSWER, LIGHT, ROOT
+from tests.servers.jars import LIGHT
+from tests.spark.cluster import ANSWER, ROOT
 from tests.spark.conftest import SETTINGS
 
 SMALL = {
     "spark.cores.max": "16",
     "spark.default.parallelism": "2",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": LIGHT,
-    "spark.executor.extraJavaOptions": LIGHT,
+    "spark.driver.extraJavaOptions": " ".join(LIGHT),
+    "spark.executor.extraJavaOptions": " ".join(LIGHT),
     "spark.executor.memory": "512m",
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.python.daemon.module": "tests.spark.faults",
