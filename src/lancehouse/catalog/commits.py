@@ -260,11 +260,10 @@ class Commits:
 
         # The metadata log may come from a registered file, so it may name anything; only files below the table's own
         # location are ever deleted because of it.
-        root = location_key(table.location, "iceberg")
         obsolete = [
             file
             for file in iceberg_tables.obsolete_metadata_files(before.table, table)
-            if location_key(file, "iceberg").startswith(root)
+            if location_key(file, "iceberg").startswith(location_key(table.location, "iceberg"))
         ]
         return PreparedCommit(name, apply, entry.id, [document.location], obsolete, document)
 

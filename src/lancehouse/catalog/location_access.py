@@ -162,8 +162,8 @@ def _is_reserved(warehouse: Warehouse, key: str, kind: Kind) -> bool:
     return any(_overlaps(key, location_key(folder, kind)) for folder in _own_folders(warehouse))
 
 
-def _own_folders(warehouse: Warehouse) -> tuple[str, ...]:
-    return (cache_location(warehouse), child_location(warehouse.location, [CACHE]))
+def _own_folders(warehouse: Warehouse) -> set[str]:
+    return {cache_location(warehouse), child_location(warehouse.location, [CACHE])}
 
 
 def _overlaps(left: str, right: str) -> bool:
@@ -249,14 +249,15 @@ def check_table_paths(
     Raises:
         InvalidInputError, PermissionDeniedError: they do, or a statistics file lies where the caller may not read.
     """
-    files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
-    for statistics in (*table.json["statistics"], *table.json["partition-statistics"]):
-        files.check_readable(statistics["statistics-path"], "file of statistics")
-    root = location_key(table.location, "iceberg")
+    # Most tables have neither: each look at a local path, however short, is one at the disk.
+    if statistics := [*table.json["statistics"], *table.json["partition-statistics"]]:
+        files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
+        for each in statistics:
+            files.check_readable(each["statistics-path"], "file of statistics")
     for path in filter(None, map(table.properties.get, PATHS)):
         if not f"{path.rstrip('/')}/".startswith(f"{table.location.rstrip('/')}/"):
             check_chosen_location(database, caller, warehouse, path, "iceberg")
-        if not location_key(path, "iceberg").startswith(root):
+        if not location_key(path, "iceberg").startswith(location_key(table.location, "iceberg")):
             database.read(lambda tx: require_location_free(tx, path, "iceberg", entry_id))  # noqa: B023
 
 

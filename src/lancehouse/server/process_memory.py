@@ -14,12 +14,12 @@ from lancehouse import CATALOGS
 OURS = frozenset({*CATALOGS, "dir", "rest"})
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Option numbers of glibc's `mallopt`, from malloc.h."""
-KEPT = 16 << 20
+KEPT = 4 << 20
 """Free bytes at the end of a heap that are kept for the next rows: memory returned to the kernel is zeroed on reuse."""
-GROWN = 16 << 20
+GROWN = 8 << 20
 """Growth in bytes since the last trim that makes another one worthwhile."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
-LARGE = 4 << 20
+LARGE = 2 << 20
 """Blocks of this many bytes or more are allocated outside of heaps, and returned as soon as they are freed."""
 
 
