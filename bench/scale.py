@@ -134,8 +134,8 @@ class ScaleBench:
         self._share = share
         """Of the repetitions of a full run."""
         with psycopg.connect(catalogs[0].url, autocommit=True) as connection:
-            pid = connection.info.backend_pid
-        self._postmaster = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            pid = connection.info.backend_pid  # a process that ends with the connection
+            self._postmaster = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
     def run(self, cases: Sequence[ScaleCase]) -> Iterator[ScaleRow]:
         """Measure each case in both catalogs, in turns; before the first round both are warmed up."""
