@@ -26,7 +26,7 @@ PEERS = (PARQUET, LANCE_SPARK, PYLANCE, BARE)
 
 AGGREGATE, INGEST, READ = "aggregate", "ingest", "read"
 MARKS: Mapping[str, Mapping[str, float]] = {
-    INGEST: {PARQUET: 2.5, LANCE_SPARK: 1.5},
+    INGEST: {PARQUET: 2.5, LANCE_SPARK: 1.4},
     AGGREGATE: {PYLANCE: 1 / 1.5},
     "count": {PYLANCE: 1 / 1.5},
     READ: {BARE: 0.95},

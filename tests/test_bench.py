@@ -254,6 +254,9 @@ def hop(catalog: str, size: int = 0, peak_mb: float = 100.0, **seconds: float) -
     [
         (hop(WAREHOUSE, direct=0.002, gateway=0.003), []),
         (hop(WAREHOUSE, direct=0.002, gateway=0.0031), ["1.55 instead of 1.5 times direct"]),
+        (hop(WAREHOUSE, direct=0.001, wire=0.001, gateway=0.0031), ["1.55 instead of 1.5 times (direct + wire)"]),
+        (hop(REFERENCE, direct=0.001, wire=0.001, gateway=0.0035), []),
+        (hop(REFERENCE, direct=0.001, wire=0.001, gateway=0.0036), ["1.80 instead of 1.75 times (direct + wire)"]),
         (hop(FOLDER, direct=0.001, gateway=0.9, adapter=0.1), []),
         (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.7), []),
         (hop(REFERENCE, 1 << 20, direct=1.0, wire=0.5, gateway=1.8), ["1.20 instead of 1.15 times (direct + wire)"]),
