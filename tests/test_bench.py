@@ -163,8 +163,8 @@ def level(rows: int, seconds: float, memory: float) -> spark.RowsLevel:
 @pytest.mark.parametrize(
     ("row", "met"),
     [
-        (measured_row(parquet=5.0, lance_spark=3.0), {PARQUET: True, LANCE_SPARK: True}),
-        (measured_row(parquet=4.9, lance_spark=2.9), {PARQUET: False, LANCE_SPARK: False}),
+        (measured_row(parquet=5.0, lance_spark=2.8), {PARQUET: True, LANCE_SPARK: True}),
+        (measured_row(parquet=4.9, lance_spark=2.7), {PARQUET: False, LANCE_SPARK: False}),
         (measured_row(parquet=6.0), {PARQUET: True}),
         (measured_row("aggregate", pylance=1.2, parquet=0.1), {PYLANCE: True}),
         (measured_row("aggregate", pylance=1.1, parquet=0.1), {PYLANCE: False}),
