@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +17,6 @@ from typing import Any
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 NAMES = {number: name for name, number in LEVELS.items()} | {logging.CRITICAL: "error"}
 
-_UNSAFE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
-"""In UTF-8: delete, the control characters from 0x80 to 0x9f, and Unicode's two line breaks."""
 _context: ContextVar[Mapping[str, Any] | None] = ContextVar("log_context", default=None)
 
 
@@ -39,13 +36,6 @@ def record_fields(record: logging.LogRecord) -> dict[str, Any]:
     if record.exc_info and record.exc_info[1]:
         fields["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
     return fields
-
-
-def escape_line(line: bytes) -> bytes:
-    """Escape what JSON allows in a string and some readers take for the end of a line, or terminals for a command."""
-    if line.isascii() and b"\x7f" not in line:
-        return line
-    return _UNSAFE.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
 
 
 class JsonFormatter(logging.Formatter):

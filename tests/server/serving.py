@@ -23,9 +23,9 @@ from lancehouse.server.http.application import App
 from lancehouse.server.http.auth import Authenticator
 from lancehouse.server.http.health import Check
 from lancehouse.server.http.observability import Log
-from lancehouse.server.http.protocol import create_protocol
+from lancehouse.server.http.protocol import StartupApp, create_protocol
 from lancehouse.server.http.routes import Route
-from lancehouse.server.run import Server, StartupApp, listen
+from lancehouse.server.run import Server, listen
 from lancehouse.server.setting_table import ServerLimits
 from lancehouse.server.settings import ServerSettings
 

@@ -8,6 +8,7 @@ import faulthandler
 import json
 import logging
 import os
+import re
 import sys
 import threading
 from collections import deque
@@ -34,7 +35,7 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from lancehouse.log_lines import LEVELS, NAMES, escape_line, record_fields
+from lancehouse.log_lines import LEVELS, NAMES, record_fields
 from lancehouse.measures import STORAGE_ERRORS, Event
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ LONGEST_PRINTED = 10_000
 MOST_WAITING = 100_000
 """Lines that may wait for a slow reader of the log; beyond it, lines are dropped and counted."""
 
+_UNSAFE = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
+"""In UTF-8: delete, the control characters from 0x80 to 0x9f, and Unicode's two line breaks."""
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -128,9 +131,16 @@ class Log:
 
 def _encode_line(record: Mapping[str, Any]) -> bytes:
     try:
-        return escape_line(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        return _escape_line(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
     except TypeError:  # half of a surrogate pair, which is no UTF-8
         return json.dumps(record, default=str).encode() + b"\n"
+
+
+def _escape_line(line: bytes) -> bytes:
+    """Escape what JSON allows in a string and some readers take for the end of a line, or terminals for a command."""
+    if line.isascii() and b"\x7f" not in line:
+        return line
+    return _UNSAFE.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
 
 
 class JsonLogHandler(logging.Handler):

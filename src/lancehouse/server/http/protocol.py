@@ -1,4 +1,4 @@
-"""HTTP connections: uvicorn's protocol with limits on request heads, and error responses in Iceberg's format.
+"""HTTP connections: uvicorn's protocol with limits on request heads, and the application while it is loading.
 
 Requests that can be answered at once are answered here: a task and messages for each request, as ASGI needs them, cost
 more than most reads.
@@ -7,10 +7,13 @@ more than most reads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -18,6 +21,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from lancehouse.server.http.errors import error_envelope
 from lancehouse.server.http.responses import Response
 from lancehouse.server.setting_table import ServerLimits
+
+if TYPE_CHECKING:
+    from lancehouse.server.http.application import App
+    from lancehouse.server.http.bodies import Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
 
 LARGEST_HEAD = 64 * 1024
 READS_PER_TURN = 4
@@ -319,3 +328,73 @@ def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[H
             self.transport.close()
 
     return LimitedProtocol
+
+
+class StartupApp:
+    """An ASGI application that loads the real one in a thread, and passes requests on to it."""
+
+    def __init__(self, create_app: Callable[[], App], on_failure: Callable[[], None]) -> None:
+        """Store `create_app`, which takes seconds; if it fails, `on_failure` is called to end the server."""
+        self._create_app = create_app
+        self._on_failure = on_failure
+        self._app: App | None = None
+        self._calls: list[Callable[[App], None]] = []
+        self._app_future: asyncio.Future[App] | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the application is still loading."""
+        return self._app_future is not None and not self._app_future.done()
+
+    def call_when_loaded(self, call: Callable[[App], None]) -> None:
+        """Call a function with the application: now, or when it has loaded; from any thread."""
+        self._calls.append(call)
+        if self._app is not None:
+            self._make_calls(self._app)
+
+    def _make_calls(self, app: App) -> None:
+        with contextlib.suppress(IndexError):  # two threads may be here
+            while True:
+                self._calls.pop(0)(app)
+
+    def answer_inline(self, *request: Any) -> Response | None:
+        """Call `App.answer_inline`; None while the application is not loaded."""
+        return None if self._app is None else self._app.answer_inline(*request)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, after waiting for the application."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        app = self._app
+        if app is None:
+            assert self._app_future is not None
+            # Shielded, because a request that is cancelled must not cancel the loading for all others.
+            app = self._app = await asyncio.shield(self._app_future)
+        await app(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        executor = ThreadPoolExecutor(1, "loading")
+        self._app_future = asyncio.get_running_loop().run_in_executor(executor, self._create_app)
+        self._app_future.add_done_callback(self._install_app)
+        executor.shutdown(wait=False)
+        await send({"type": "lifespan.startup.complete"})
+        with contextlib.suppress(asyncio.CancelledError):  # a forced stop cancels instead of sending a message
+            await receive()
+        if self._app is not None:
+            self._app.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _install_app(self, future: asyncio.Future[App]) -> None:
+        if future.cancelled():
+            return
+        try:
+            app = future.result()
+            app.start()
+        except BaseException as error:
+            logger.error("the server cannot start", exc_info=error)
+            self._on_failure()
+            return
+        self._app = app
+        self._make_calls(app)

@@ -1,0 +1,109 @@
+"""How many of our files a call passes: whoever reads it from its beginning to its end opens each of them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest
+
+import lancehouse
+from lancehouse import IcebergNamespace
+from lancehouse.clients.managed_versions import ManagedVersions
+from tests.server.serving import serving
+from tests.servers.lancehouse import Served
+from tests.waiting import wait_until
+
+HOME = f"{Path(lancehouse.__file__).parent}/"
+
+
+class Journey:
+    """The files whose functions are called while it is recorded, by any thread."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self._is_recorded = False
+
+    def note(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if self._is_recorded and event == "call" and code.co_name != "<module>" and code.co_filename.startswith(HOME):
+            self.files.add(code.co_filename.removeprefix(HOME))
+
+    def record(self, call: Callable[[], Any]) -> Any:
+        """Make a call, which was made before: what is imported and connected once is not part of the way."""
+        self._is_recorded = True
+        sys.setprofile(self.note)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+            self._is_recorded = False
+
+
+@pytest.fixture
+def journey() -> Iterator[Journey]:
+    with recorded_threads() as found:
+        yield found
+
+
+@contextmanager
+def recorded_threads() -> Iterator[Journey]:
+    """Threads that are started in the block are recorded too."""
+    found = Journey()
+    threading.setprofile(found.note)
+    try:
+        yield found
+    finally:
+        threading.setprofile(None)
+
+
+def test_a_client_describes_a_table(lancehouse_server: Served, journey: Journey) -> None:
+    client = IcebergNamespace(endpoint=lancehouse_server.iceberg)
+    table = [lancehouse_server.warehouse, "journey", "described"]
+    client.create_namespace(CreateNamespaceRequest(id=table[:2]))
+    client.declare_table(DeclareTableRequest(id=table))
+    request = DescribeTableRequest(id=table)
+    client.describe_table(request)
+    assert journey.record(lambda: client.describe_table(request)).location
+    assert 1 < len(journey.files) <= 8, sorted(journey.files)
+
+
+def test_a_client_commits(lancehouse_server: Served, journey: Journey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the call by pylance to the published manifest."""
+    client = IcebergNamespace(endpoint=lancehouse_server.iceberg, managed_by="impl")
+    table = [lancehouse_server.warehouse, "commits", "journey"]
+    client.create_namespace(CreateNamespaceRequest(id=table[:2]))
+
+    def write(mode: str) -> Any:
+        return lance.write_dataset(pa.table({"id": [1]}), namespace_client=client, table_id=table, mode=mode)
+
+    write("create")
+    write("append")
+    create = ManagedVersions.create
+    monkeypatch.setattr(ManagedVersions, "create", lambda self, changes: journey.record(lambda: create(self, changes)))
+    assert write("append").version == 3
+    assert 1 < len(journey.files) <= 10, sorted(journey.files)
+
+
+def test_the_server_loads_a_table(tmp_path: Path) -> None:
+    """From the bytes of the request to the line in the log."""
+    with recorded_threads() as journey, serving(tmp_path) as server:
+        client = IcebergNamespace(endpoint=f"http://127.0.0.1:{server.port}/iceberg", managed_by="impl")
+        client.create_namespace(CreateNamespaceRequest(id=["main", "db"]))
+        lance.write_dataset(pa.table({"id": [1]}), namespace_client=client, table_id=["main", "db", "t"], mode="create")
+
+        def load() -> list[str]:
+            journey.files.clear()
+            assert journey.record(lambda: server.iceberg("GET", "main/namespaces/db/tables/t")).status == 200
+            return sorted(journey.files)
+
+        # Folders that changed just now are looked at again, and the server measures its load now and then.
+        wait_until(lambda: 1 < len(load()) <= 12)
