@@ -306,7 +306,7 @@ def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client)
         with client.translate_errors(table):
             get_server(client.namespace).purge_table(table)
     elif keeps:
-        record["until"] = next(row.expires_at for row in _dropped(client, table[:-1]) if row.name == table[-1])
+        record["until"] = next(row.expires_at for row in _find_dropped(client, table[:-1]) if row.name == table[-1])
     app.output.record(record)
 
 
@@ -413,7 +413,7 @@ def _list_dropped(app: CliContext, namespace: Levels, client: Client) -> None:
             "data": "are deleted" if row.purge else "stay",
         }
         for warehouse in warehouses
-        for row in _dropped(client, warehouse)
+        for row in _find_dropped(client, warehouse)
     ]
     words = format_count(len(rows), "dropped table")
     app.output.table(DROPPED, rows, {"namespace": list(namespace), "count": len(rows)}, words, name="tables")
@@ -425,7 +425,7 @@ def _keeps_dropped(client: Client, table: Levels) -> bool:
     return isinstance(client.namespace, IcebergNamespace) and client.namespace.keeps_dropped(table)
 
 
-def _dropped(client: Client, namespace: Levels) -> list[DroppedTable]:
+def _find_dropped(client: Client, namespace: Levels) -> list[DroppedTable]:
     with client.translate_errors(namespace):
         return get_server(client.namespace).list_dropped(namespace)
 

@@ -477,7 +477,7 @@ class Planner:
     def _prune(self) -> None:
         occurrences = self._query.occurrences()
         aliases = {name.lower() for name in self._relation_names()}
-        covered = self._covered()
+        covered = self._find_covered()
         for scan in self.scans:
             if id(scan) in covered or scan.use.renames_columns or not self._is_direct(scan):
                 continue
@@ -497,7 +497,7 @@ class Planner:
         is_first = isinstance(above, exp.From | exp.Join) and isinstance(above.parent, exp.Select)
         return is_first and not scan.use.node.args.get("joins")
 
-    def _covered(self) -> set[int]:
+    def _find_covered(self) -> set[int]:
         """Return the scans of which a star, or a join of all common columns, needs every column."""
         covered: set[int] = set()
         for select in self.selects:

@@ -288,13 +288,13 @@ class ChangeTasks:
         schema = self.pinned.open()[1].schema
         convert, count = self._converter(action, schema), 0
 
-        def converted() -> Iterator[pa.RecordBatch]:
+        def convert_batches() -> Iterator[pa.RecordBatch]:
             nonlocal count
             for batch in self._read_blobs(action, schema, batches):
                 count += batch.num_rows
                 yield convert(batch)
 
-        new = self.job.write(pa.RecordBatchReader.from_batches(schema, converted()), "append", self.layout)
+        new = self.job.write(pa.RecordBatchReader.from_batches(schema, convert_batches()), "append", self.layout)
         return WrittenRows(tuple(new), inserted=count)
 
     def _update(self, action: RowAction, batches: Batches) -> WrittenRows:
@@ -303,7 +303,7 @@ class ChangeTasks:
         kept = [name for name in dataset.schema.names if name not in action.columns]
         rows_at_once = BLOB_ROWS if any(has_blobs(dataset.schema.field(name)) for name in kept) else None
 
-        def converted() -> Iterator[pa.RecordBatch]:
+        def convert_batches() -> Iterator[pa.RecordBatch]:
             for batch in self._read_blobs(action, dataset.schema, batches):
                 for first in range(0, batch.num_rows, rows_at_once or batch.num_rows):
                     part = batch.slice(first, rows_at_once or batch.num_rows)
@@ -316,7 +316,9 @@ class ChangeTasks:
                     arrays = [(new if name in action.columns else others).column(name) for name in dataset.schema.names]
                     yield pa.RecordBatch.from_arrays(arrays, schema=dataset.schema)
 
-        new = self.job.write(pa.RecordBatchReader.from_batches(dataset.schema, converted()), "append", self.layout)
+        new = self.job.write(
+            pa.RecordBatchReader.from_batches(dataset.schema, convert_batches()), "append", self.layout
+        )
         if dataset.has_stable_row_ids:
             row_ids = np.concatenate(ids).astype(np.uint64)
             _require_distinct(np.unique(row_ids), row_ids)  # else Lance refuses them, in words of its own

@@ -472,7 +472,7 @@ class _Parser:
         """Parse the statement; all of its text must belong to it."""
         if self._is("WITH"):
             if self._what != "INSERT":
-                raise self._unsupported(f"WITH before {self._what or 'this'}", "write the query where it is used")
+                raise self._unsupported_error(f"WITH before {self._what or 'this'}", "write the query where it is used")
             return self._parse_insert(self._take_ctes())
         word = self._take_word()
         parse: Callable[[], Statement] | None = {
@@ -494,7 +494,9 @@ class _Parser:
             "USE": self._parse_use,
         }.get(word)
         if parse is None:
-            raise self._unsupported(word, "spark.sql runs the statements of Spark that do not concern these tables")
+            raise self._unsupported_error(
+                word, "spark.sql runs the statements of Spark that do not concern these tables"
+            )
         statement = parse()
         self._expect_end()
         return statement
@@ -505,22 +507,24 @@ class _Parser:
         if ctes:
             self._expect("INSERT")
         if self._is("WITH"):
-            raise self._unsupported(
+            raise self._unsupported_error(
                 "INSERT WITH SCHEMA EVOLUTION", "append the query's DataFrame with schema_mode='evolve'"
             )
         overwrite = self._accept("OVERWRITE")
         if not overwrite:
             self._expect("INTO")
         if self._is("DIRECTORY", "LOCAL"):
-            raise self._unsupported("INSERT OVERWRITE DIRECTORY", "write the DataFrame of the query")
+            raise self._unsupported_error("INSERT OVERWRITE DIRECTORY", "write the DataFrame of the query")
         self._accept("TABLE")
         table, columns, by_name, replace_where = self._take_name(), None, False, None
         if self._is("PARTITION"):
-            raise self._unsupported("PARTITION", "Lance tables have no partitions: use INSERT INTO … REPLACE WHERE")
+            raise self._unsupported_error(
+                "PARTITION", "Lance tables have no partitions: use INSERT INTO … REPLACE WHERE"
+            )
         if self._is("IF"):
-            raise self._unsupported("IF NOT EXISTS", "it is for partitions, which Lance tables have not")
+            raise self._unsupported_error("IF NOT EXISTS", "it is for partitions, which Lance tables have not")
         if self._is("AS") or self._is_alias():
-            raise self._unsupported("an alias of the table", "leave it out")
+            raise self._unsupported_error("an alias of the table", "leave it out")
         if self._is_symbol("(") and not self._next_is("SELECT", "WITH", "FROM", "VALUES", "TABLE", "("):
             columns = self._take_columns()
         elif self._accept("BY", "NAME"):
@@ -528,13 +532,13 @@ class _Parser:
         if self._is("REPLACE"):
             self._expect("REPLACE")
             if not self._accept("WHERE"):
-                raise self._unsupported("REPLACE USING and REPLACE ON", "use MERGE INTO")
+                raise self._unsupported_error("REPLACE USING and REPLACE ON", "use MERGE INTO")
             if overwrite:
-                raise self._unsupported("OVERWRITE with REPLACE WHERE", "write INSERT INTO … REPLACE WHERE")
+                raise self._unsupported_error("OVERWRITE with REPLACE WHERE", "write INSERT INTO … REPLACE WHERE")
             replace_where = self._take_expression("SELECT", "VALUES", "TABLE", "WITH", "FROM", "BY")
             by_name = by_name or self._accept("BY", "NAME")
         if self._accept("DEFAULT", "VALUES"):
-            raise self._unsupported("DEFAULT VALUES", "write the values")
+            raise self._unsupported_error("DEFAULT VALUES", "write the values")
         query = self._take_query()
         self._expect_end()
         return InsertRows(table, f"{ctes} {query}".strip(), columns, by_name, overwrite, replace_where)
@@ -549,7 +553,7 @@ class _Parser:
         self._expect("FROM")
         table, alias = self._take_name(), self._take_alias()
         if self._is("USING"):
-            raise self._unsupported("DELETE … USING", "use MERGE INTO … WHEN MATCHED THEN DELETE")
+            raise self._unsupported_error("DELETE … USING", "use MERGE INTO … WHEN MATCHED THEN DELETE")
         return DeleteRows(table, alias, self._take_where())
 
     def _parse_merge(self) -> Statement:
@@ -590,18 +594,18 @@ class _Parser:
         self._expect("SET")
         if self._accept_symbol("*"):
             if rows == BY_SOURCE:
-                raise self._unsupported(
+                raise self._unsupported_error(
                     "UPDATE SET * of WHEN NOT MATCHED BY SOURCE", "there is no row to take values from: name columns"
                 )
             if self._is("EXCEPT"):
-                raise self._unsupported("UPDATE SET * EXCEPT", "name the columns")
+                raise self._unsupported_error("UPDATE SET * EXCEPT", "name the columns")
             return Clause(rows, "update", condition, None)
         return Clause(rows, "update", condition, self._take_assignments("WHEN"))
 
     def _take_insertion(self) -> Assignments | None:
         if self._accept_symbol("*"):
             if self._is("EXCEPT"):
-                raise self._unsupported("INSERT * EXCEPT", "name the columns")
+                raise self._unsupported_error("INSERT * EXCEPT", "name the columns")
             return None
         columns = self._take_names()
         self._expect("VALUES")
@@ -667,9 +671,11 @@ class _Parser:
         if self._accept("TEMP") or self._accept("TEMPORARY"):
             if self._accept("VIEW"):
                 return self._parse_view(replaces=replaces)
-            raise self._unsupported("CREATE TEMPORARY " + self._peek_text().upper(), "create a temporary view")
+            raise self._unsupported_error("CREATE TEMPORARY " + self._peek_text().upper(), "create a temporary view")
         if self._is("EXTERNAL"):
-            raise self._unsupported("CREATE EXTERNAL TABLE", "register the table with `lancehouse table register`")
+            raise self._unsupported_error(
+                "CREATE EXTERNAL TABLE", "register the table with `lancehouse table register`"
+            )
         if self._is("VIEW", "GLOBAL", "MATERIALIZED", "FUNCTION", "STREAMING", "CATALOG", "TAG", "BRANCH"):
             hints = {
                 "MATERIALIZED": "use create_materialized_view",
@@ -677,7 +683,7 @@ class _Parser:
                 "BRANCH": "write ALTER TABLE … CREATE BRANCH",
             }
             word = self._peek_text().upper()
-            raise self._unsupported(f"CREATE {word}", hints.get(word, "spark.sql creates those of Spark"))
+            raise self._unsupported_error(f"CREATE {word}", hints.get(word, "spark.sql creates those of Spark"))
         if replaces:
             raise self._error("TABLE")
         if self._accept("NAMESPACE") or self._accept("DATABASE") or self._accept("SCHEMA"):
@@ -710,7 +716,7 @@ class _Parser:
         while self._at < len(self._tokens):
             if self._accept("USING"):
                 if (format_ := self._take_identifier()).lower() != "lance":
-                    raise self._unsupported(f"USING {format_}", "these tables are Lance tables: leave it out")
+                    raise self._unsupported_error(f"USING {format_}", "these tables are Lance tables: leave it out")
             elif self._accept("COMMENT"):
                 comment = self._take_string("a comment")
             elif self._accept("TBLPROPERTIES"):
@@ -740,7 +746,7 @@ class _Parser:
         }
         word = self._peek_text().upper()
         if word in hints:
-            raise self._unsupported(word, hints[word])
+            raise self._unsupported_error(word, hints[word])
         raise self._error("USING, COMMENT, TBLPROPERTIES or AS")
 
     def _take_definitions(self) -> str:
@@ -772,13 +778,13 @@ class _Parser:
             is_name = place == 0 or tokens[place - 1].token_type is TokenType.COMMA
             if is_name and place + 1 < len(tokens) and tokens[place + 1].token_type is TokenType.DOT:
                 name = "".join(each.text for each in tokens[place : place + 3])
-                raise self._unsupported(
+                raise self._unsupported_error(
                     f"{name}, a field of a struct,",
                     "new columns with structs are written s STRUCT<x: INT>, and a struct gets fields by an append with "
                     "schema_mode='evolve'",
                 )
             if not is_name and _is_word(token, *hints):
-                raise self._unsupported(token.text.upper(), hints[token.text.upper()])
+                raise self._unsupported_error(token.text.upper(), hints[token.text.upper()])
             parts.append(self._spell(token))
         return " ".join(parts)
 
@@ -790,7 +796,7 @@ class _Parser:
 
     def _parse_alter(self) -> Statement:
         if self._is("VIEW", "NAMESPACE", "DATABASE", "SCHEMA"):
-            raise self._unsupported(f"ALTER {self._peek_text().upper()}", "only tables can be altered")
+            raise self._unsupported_error(f"ALTER {self._peek_text().upper()}", "only tables can be altered")
         self._expect("TABLE")
         table = self._take_name()
         parse: Callable[[Name], Statement] | None = {
@@ -805,17 +811,17 @@ class _Parser:
         }.get(self._peek_text().upper())
         if parse is None:
             word = self._peek_text().upper() or "nothing"
-            raise self._unsupported(f"ALTER TABLE … {word}", "see the table of statements in docs/sql.md")
+            raise self._unsupported_error(f"ALTER TABLE … {word}", "see the table of statements in docs/sql.md")
         self._at += 1
         return parse(table)
 
     def _parse_add(self, table: Name) -> Statement:
         if self._is("PARTITION", "CONSTRAINT", "IF"):
-            raise self._unsupported(f"ADD {self._peek_text().upper()}", "Lance tables have none")
+            raise self._unsupported_error(f"ADD {self._peek_text().upper()}", "Lance tables have none")
         if not (self._accept("COLUMN") or self._accept("COLUMNS")):
             raise self._error("COLUMNS")
         if self._is("IF"):
-            raise self._unsupported("ADD COLUMN IF NOT EXISTS", "see which columns there are with DESCRIBE")
+            raise self._unsupported_error("ADD COLUMN IF NOT EXISTS", "see which columns there are with DESCRIBE")
         if self._is_symbol("("):
             return AddColumns(table, self._take_definitions())
         start, self._at = self._at, len(self._tokens)
@@ -832,7 +838,7 @@ class _Parser:
                 exists = self._accept("IF", "EXISTS")
                 return DropRef(table, kind, self._take_identifier(), exists)
         if not (self._accept("COLUMN") or self._accept("COLUMNS")):
-            raise self._unsupported(f"DROP {self._peek_text().upper()}", "Lance tables have none")
+            raise self._unsupported_error(f"DROP {self._peek_text().upper()}", "Lance tables have none")
         exists = self._accept("IF", "EXISTS")
         if self._is_symbol("("):
             return DropColumns(table, self._take_columns(), exists)
@@ -855,7 +861,7 @@ class _Parser:
         if self._accept("TYPE"):
             start, self._at = self._at, len(self._tokens)
             if any(_is_word(token, "FIRST", "AFTER", "COMMENT", "NOT") for token in self._tokens[start:]):
-                raise self._unsupported("TYPE together with other changes", "write a statement for each")
+                raise self._unsupported_error("TYPE together with other changes", "write a statement for each")
             return AlterColumn(table, column, type=self._slice(start, self._at))
         if self._accept("SET", "NOT", "NULL"):
             return AlterColumn(table, column, nullable=False)
@@ -867,11 +873,13 @@ class _Parser:
             "AFTER": "columns keep their order",
         }
         word = self._peek_text().upper()
-        raise self._unsupported(f"ALTER COLUMN … {word}", hints.get(word, "TYPE, SET NOT NULL and DROP NOT NULL are"))
+        raise self._unsupported_error(
+            f"ALTER COLUMN … {word}", hints.get(word, "TYPE, SET NOT NULL and DROP NOT NULL are")
+        )
 
     def _parse_set(self, table: Name) -> Statement:
         if not self._accept("TBLPROPERTIES"):
-            raise self._unsupported(f"SET {self._peek_text().upper()}", "SET TBLPROPERTIES is")
+            raise self._unsupported_error(f"SET {self._peek_text().upper()}", "SET TBLPROPERTIES is")
         return SetProperties(table, {name: _to_text(value) for name, value in self._take_options().items()})
 
     def _parse_unset(self, table: Name) -> Statement:
@@ -891,7 +899,7 @@ class _Parser:
                 return self._parse_ref(table, kind, replaces=replaces)
         self._expect("INDEX")
         if replaces:
-            raise self._unsupported(
+            raise self._unsupported_error(
                 "CREATE OR REPLACE INDEX", "drop the index first, or call create_index(replace=True)"
             )
         exists = self._accept("IF", "NOT", "EXISTS")
@@ -899,7 +907,7 @@ class _Parser:
 
     def _parse_ref(self, table: Name, kind: str, *, replaces: bool) -> Statement:
         if replaces and kind == "branch":
-            raise self._unsupported("CREATE OR REPLACE BRANCH", "drop the branch first")
+            raise self._unsupported_error("CREATE OR REPLACE BRANCH", "drop the branch first")
         exists = self._accept("IF", "NOT", "EXISTS")
         if exists and replaces:
             raise InvalidInputError("CREATE OR REPLACE TAG takes no IF NOT EXISTS")
@@ -910,16 +918,16 @@ class _Parser:
             elif self._accept("TAG"):
                 tag = self._take_identifier()
             else:
-                raise self._unsupported(f"AS OF {self._peek_text().upper()}", "VERSION and TAG are")
+                raise self._unsupported_error(f"AS OF {self._peek_text().upper()}", "VERSION and TAG are")
         if self._is("RETAIN", "WITH"):
-            raise self._unsupported(self._peek_text().upper(), "tags and branches stay until they are dropped")
+            raise self._unsupported_error(self._peek_text().upper(), "tags and branches stay until they are dropped")
         return CreateRef(table, kind, name, version, tag, exists, replaces)
 
     def _parse_index(self, table: Name, name: str, *, if_not_exists: bool) -> Statement:
         kind = self._take_identifier() if self._accept("USING") else None
         columns, options = self._take_columns(), dict[str, Any]()
         if len(columns) != 1:
-            raise self._unsupported("an index of several columns", "create one for each")
+            raise self._unsupported_error("an index of several columns", "create one for each")
         if self._accept("OPTIONS") or self._accept("WITH"):
             options = self._take_options()
         return CreateIndex(table, name, columns[0], kind, options, if_not_exists)
@@ -942,13 +950,13 @@ class _Parser:
             self._expect("ON")
             self._accept("TABLE")
             return DropIndex(self._take_name(), name, exists)
-        raise self._unsupported(f"DROP {self._peek_text().upper()}", "spark.sql drops what is Spark's own")
+        raise self._unsupported_error(f"DROP {self._peek_text().upper()}", "spark.sql drops what is Spark's own")
 
     def _parse_truncate(self) -> Statement:
         self._expect("TABLE")
         table = self._take_name()
         if self._is("PARTITION"):
-            raise self._unsupported("PARTITION", "Lance tables have no partitions: use DELETE FROM … WHERE")
+            raise self._unsupported_error("PARTITION", "Lance tables have no partitions: use DELETE FROM … WHERE")
         return Truncate(table)
 
     def _parse_create_namespace(self) -> Statement:
@@ -967,7 +975,7 @@ class _Parser:
 
     def _parse_use(self) -> Statement:
         if self._is("CATALOG"):
-            raise self._unsupported("USE CATALOG", "write USE and a namespace with all its levels")
+            raise self._unsupported_error("USE CATALOG", "write USE and a namespace with all its levels")
         for word in ("NAMESPACE", "DATABASE", "SCHEMA"):
             if self._accept(word):
                 break
@@ -988,7 +996,7 @@ class _Parser:
                 self._expect("TABLE")
                 table = self._take_name()
                 if self._is("AS"):
-                    raise self._unsupported("AS SERDE", "it is for Hive's tables")
+                    raise self._unsupported_error("AS SERDE", "it is for Hive's tables")
                 return ShowOfTable("create", table)
             case "TBLPROPERTIES":
                 table, key = self._take_name(), None
@@ -1004,14 +1012,16 @@ class _Parser:
                 if word == "COLUMNS" and (self._accept("FROM") or self._accept("IN")):
                     table = (*self._take_name(), table[-1])
                 return ShowOfTable(what.get(word, "branches"), table)
-        raise self._unsupported(f"SHOW {word}", "spark.sql shows what is Spark's own")
+        raise self._unsupported_error(f"SHOW {word}", "spark.sql shows what is Spark's own")
 
     def _parse_describe(self) -> Statement:
         if self._accept("HISTORY"):
             table = self._take_name()
             return DescribeHistory(table, self._take_number("a number") if self._accept("LIMIT") else None)
         if self._is("DETAIL", "FUNCTION", "CATALOG", "PROCEDURE"):
-            raise self._unsupported(f"DESCRIBE {self._peek_text().upper()}", "DESCRIBE EXTENDED shows all of a table")
+            raise self._unsupported_error(
+                f"DESCRIBE {self._peek_text().upper()}", "DESCRIBE EXTENDED shows all of a table"
+            )
         if self._accept("NAMESPACE") or self._accept("DATABASE") or self._accept("SCHEMA"):
             self._accept("EXTENDED")
             return DescribeNamespace(self._take_name())
@@ -1024,7 +1034,7 @@ class _Parser:
         for clause in ("PARTITION", "AS"):
             if self._is(clause):
                 hint = "Lance tables have no partitions" if clause == "PARTITION" else "read the columns it returns"
-                raise self._unsupported(clause, hint)
+                raise self._unsupported_error(clause, hint)
         column = self._take_field() if self._at < len(self._tokens) else None
         return Describe(table, extended, column)
 
@@ -1038,13 +1048,13 @@ class _Parser:
             ("FULL", "Lance tables are not clustered"),
         ):
             if self._is(word):
-                raise self._unsupported(f"OPTIMIZE … {word}", hint)
+                raise self._unsupported_error(f"OPTIMIZE … {word}", hint)
         return Optimize(table, self._take_options() if self._accept("WITH") else {})
 
     def _parse_vacuum(self) -> Statement:
         table, hours, dry_run = self._take_name(), None, False
         if self._is("WITH", "LITE", "FULL", "USING"):
-            raise self._unsupported(f"VACUUM … {self._peek_text().upper()}", "write RETAIN and a number of HOURS")
+            raise self._unsupported_error(f"VACUUM … {self._peek_text().upper()}", "write RETAIN and a number of HOURS")
         while self._at < len(self._tokens):
             if hours is None and self._accept("RETAIN"):
                 hours = float(self._take_literal("a number", (int, float)))
@@ -1095,7 +1105,7 @@ class _Parser:
             self._at = start
             raise self._error("a query, or VALUES")
         if _is_word(tokens[0], "WITH") and _first_word(tokens) not in ("SELECT", "FROM", "VALUES", "TABLE"):
-            raise self._unsupported("a statement inside a statement", "write a query")
+            raise self._unsupported_error("a statement inside a statement", "write a query")
         return self._slice(start, self._at)
 
     def _replace_defaults(self, tokens: Sequence[Token]) -> str:
@@ -1121,7 +1131,7 @@ class _Parser:
             if depth < 0:
                 break
             if depth == cases == 0 and self._at > start and word in _CLAUSES and self._is_after_operand():
-                raise self._unsupported(f"{word} after an expression", _CLAUSES[word])
+                raise self._unsupported_error(f"{word} after an expression", _CLAUSES[word])
             self._at += 1
         if start == self._at or depth > 0 or cases:
             raise self._error("an expression" if start == self._at else ")" if depth > 0 else "END")
@@ -1301,7 +1311,7 @@ class _Parser:
         found = "the text ends" if token is None else f"{shorten(self._text[token.start : token.end + 1])!r} stands"
         return InvalidInputError(f"{shorten(self._what) or 'SQL'}: {found} where {expected} is expected")
 
-    def _unsupported(self, clause: str, hint: str) -> UnsupportedOperationError:
+    def _unsupported_error(self, clause: str, hint: str) -> UnsupportedOperationError:
         what = shorten(self._what) or "SQL"
         return UnsupportedOperationError(f"{what}: {shorten(clause)} is not supported; {hint}")
 

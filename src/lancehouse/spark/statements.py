@@ -248,13 +248,13 @@ class _Runner:
         statement = shorten_qualifiers(statement, levels)
         where, alias = statement.where, statement.alias or statement.table[-1]
         if where is None:
-            return self._affected(owner.delete(levels, "true").deleted)
+            return self._report_affected(owner.delete(levels, "true").deleted)
         condition = self._translate(read_columns(owner, levels), where, alias)
         if condition is not None and condition.is_exact:
-            return self._affected(owner.delete(levels, condition.sql).deleted)
+            return self._report_affected(owner.delete(levels, condition.sql).deleted)
         filter_ = None if condition is None else condition.sql
         plan = row_statements.plan_delete(self._spark, self._run_for([where]), alias, where, filter_)
-        return self._affected(row_statements.change_rows(owner._address(levels), plan, where).deleted)
+        return self._report_affected(row_statements.change_rows(owner._address(levels), plan, where).deleted)
 
     def _update(self, statement: sql.UpdateRows) -> DataFrame:
         owner, levels = self._find(statement.table)
@@ -268,13 +268,13 @@ class _Runner:
         values = {name: self._translate_literal(schema.field(name), value) for name, value in columns.items()}
         if condition is not None and condition.is_exact and None not in values.values():
             known = {name: value for name, value in values.items() if value is not None}
-            return self._affected(owner.update(levels, known, condition.sql).updated)
+            return self._report_affected(owner.update(levels, known, condition.sql).updated)
         filter_ = None if condition is None or where is None else condition.sql
         run = self._run_for([where, *columns.values()])
         plan = row_statements.plan_update(
             self._spark, run, alias, statement.table, statement.assignments, where, filter_
         )
-        return self._affected(row_statements.change_rows(owner._address(levels), plan).updated)
+        return self._report_affected(row_statements.change_rows(owner._address(levels), plan).updated)
 
     def _translate(self, schema: pa.Schema, where: str, alias: str, *, qualified: bool = False) -> Condition | None:
         """Translate a condition, or a part of it, on a table to Lance's SQL.
@@ -327,7 +327,7 @@ class _Runner:
             return None  # Spark stores no text as another type
         return Translator(pa.schema([column]), lambda _: None, constants)._literal(column.type, constant)
 
-    def _affected(self, count: int) -> DataFrame:
+    def _report_affected(self, count: int) -> DataFrame:
         return self._result("num_affected_rows long", [[count]])
 
     def _merge(self, statement: sql.MergeRows) -> DataFrame:

@@ -47,7 +47,7 @@ def _foreign_key(table: str, *, cascade: bool = False, nullable: bool = False, *
     return Column({"entries": "entry_id"}.get(table, f"{table[:-1]}_id"), NUMBER, key, nullable=nullable, **options)
 
 
-def _required(kind: Any, *names: str) -> list[Column[Any]]:
+def _define_required(kind: Any, *names: str) -> list[Column[Any]]:
     return [Column(name, kind, nullable=False) for name in names]
 
 
@@ -69,7 +69,7 @@ namespaces = Table(
     _id_column(),
     _foreign_key("warehouses"),
     Column("parent_id", NUMBER, ForeignKey("namespaces.id", ondelete="RESTRICT"), index=True),
-    *_required(TEXT, "name", "path", "path_key", "properties"),
+    *_define_required(TEXT, "name", "path", "path_key", "properties"),
     UniqueConstraint("warehouse_id", "path_key"),
     Index(None, "warehouse_id", "parent_id", "name"),
     **NEVER_AGAIN,
@@ -80,10 +80,10 @@ entries = Table(
     metadata,
     _id_column(),
     _foreign_key("namespaces", nullable=True),  # a dropped table has none
-    *_required(TEXT, "name", "kind", "uuid", "location"),
+    *_define_required(TEXT, "name", "kind", "uuid", "location"),
     Column("location_key", TEXT, nullable=False, index=True),
     Column("properties", TEXT, nullable=False),
-    *_required(NUMBER, "revision", "created_ms", "updated_ms"),
+    *_define_required(NUMBER, "revision", "created_ms", "updated_ms"),
     Column("schema", TEXT),
     Column("version", NUMBER),
     Column("metadata_location", TEXT),
@@ -99,8 +99,8 @@ snapshots = Table(
     _foreign_key("entries", cascade=True, primary_key=True),
     Column("snapshot_id", NUMBER, primary_key=True, autoincrement=False),
     Column("parent_id", NUMBER),
-    *_required(NUMBER, "sequence", "timestamp_ms"),
-    *_required(TEXT, "manifest_list", "summary"),
+    *_define_required(NUMBER, "sequence", "timestamp_ms"),
+    *_define_required(TEXT, "manifest_list", "summary"),
 )
 
 refs = Table(
@@ -118,7 +118,7 @@ commits = Table(
     _id_column(),
     _foreign_key("entries", cascade=True, index=True),
     Column("at_ms", NUMBER, nullable=False),
-    *_required(TEXT, "principal", "client", "request_id"),
+    *_define_required(TEXT, "principal", "client", "request_id"),
     Column("revision", NUMBER, nullable=False),
     Column("snapshot_id", NUMBER),
     Column("operation", TEXT, nullable=False),
@@ -129,7 +129,7 @@ dropped = Table(
     metadata,
     _foreign_key("entries", cascade=True, primary_key=True),
     _foreign_key("warehouses"),
-    *_required(TEXT, "path", "path_key", "name"),
+    *_define_required(TEXT, "path", "path_key", "name"),
     Column("dropped_ms", NUMBER, nullable=False),
     Column("expires_ms", NUMBER, nullable=False, index=True),
     Column("principal", TEXT, nullable=False),
@@ -142,7 +142,7 @@ audit = Table(
     metadata,
     _id_column(),
     Column("at_ms", NUMBER, nullable=False, index=True),
-    *_required(TEXT, "principal", "peer", "client", "request_id", "action", "warehouse", "path", "name"),
+    *_define_required(TEXT, "principal", "peer", "client", "request_id", "action", "warehouse", "path", "name"),
     Column("before", TEXT),
     Column("after", TEXT),
     Column("position", NUMBER, unique=True),
@@ -225,10 +225,10 @@ exports = Table(
     "exports",
     metadata,
     _id_column(),
-    *_required(TEXT, "warehouse", "table_uuid", "version"),
+    *_define_required(TEXT, "warehouse", "table_uuid", "version"),
     Column("fragment", NUMBER, nullable=False),
-    *_required(TEXT, "columns", "path"),
-    *_required(NUMBER, "bytes", "rows", "planned_ms"),
+    *_define_required(TEXT, "columns", "path"),
+    *_define_required(NUMBER, "bytes", "rows", "planned_ms"),
     Index(None, "table_uuid", "version"),
     Index(None, "warehouse", "planned_ms"),
     **NEVER_AGAIN,
@@ -239,16 +239,16 @@ maintained_tables = Table(
     metadata,
     _id_column(),
     Column("entry_id", NUMBER, ForeignKey("entries.id", ondelete="CASCADE"), unique=True),
-    *_required(TEXT, "backend", "path", "path_key"),
+    *_define_required(TEXT, "backend", "path", "path_key"),
     Column("due_ms", NUMBER, index=True),
-    *_required(TEXT, "why", "requested", "requested_by"),
+    *_define_required(TEXT, "why", "requested", "requested_by"),
     Column("lease", NUMBER, nullable=False),
     Column("worker", TEXT, nullable=False),
     Column("lease_until_ms", NUMBER),
     Column("started_ms", NUMBER),
     Column("looked_ms", NUMBER),
     Column("failures", NUMBER, nullable=False),
-    *_required(TEXT, "error", "seen"),
+    *_define_required(TEXT, "error", "seen"),
     UniqueConstraint("backend", "path_key"),
     # Of leased tables only: SQLite would look for those that are due among all that are not leased.
     Index(
@@ -280,7 +280,7 @@ maintenance_runs = Table(
     ),
     Column("started_ms", NUMBER, nullable=False),
     Column("ended_ms", NUMBER, nullable=False, index=True),
-    *_required(TEXT, "worker", "operation", "outcome", "why"),
+    *_define_required(TEXT, "worker", "operation", "outcome", "why"),
     Column("version_before", NUMBER),
     Column("version_after", NUMBER),
     Column("bytes_before", NUMBER),
@@ -306,7 +306,7 @@ fences = Table(
     Column("epoch", NUMBER, nullable=False),
     Column("tokens", TEXT, nullable=False),
     Column("position", NUMBER, nullable=False),
-    *_required(TEXT, "state", "reason"),
+    *_define_required(TEXT, "state", "reason"),
     Column("renewed_ms", NUMBER),
     Column("holder", TEXT, nullable=False),
     Column("leased_until_ms", NUMBER, nullable=False),

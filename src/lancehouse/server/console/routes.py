@@ -270,7 +270,7 @@ CATALOG_HANDLERS: Mapping[str, ConsoleHandler] = {
     "namespace": tables.namespace,
     "entries": tables.entries,
     "search": tables.search,
-    "dropped": tables.dropped,
+    "dropped": tables.list_dropped,
     "audit": tables.audit,
     "maintenance": lambda request: maintenance.status(request.call),
 }

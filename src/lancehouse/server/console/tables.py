@@ -404,7 +404,7 @@ def changes(request: ConsoleRequest) -> Response:
     return responses.json({"changes": [_change_json(row) for row in rows]})
 
 
-def dropped(request: ConsoleRequest) -> Response:
+def list_dropped(request: ConsoleRequest) -> Response:
     """List dropped tables of a warehouse, or of a namespace and below; None for backends that are other catalogs."""
     warehouse, levels = request.warehouse, request.levels
     if warehouse is None:
