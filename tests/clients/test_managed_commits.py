@@ -65,6 +65,7 @@ from tests.servers.faults import FaultProxy
 from tests.servers.lancehouse import Served
 from tests.servers.loopback import Answer, Request
 from tests.servers.moto import Bucket
+from tests.waiting import wait_until
 
 Faults = Callable[[str], FaultProxy]
 IMPL = {"managed_by": "impl"}
@@ -833,6 +834,7 @@ def test_tables_in_a_bucket(
         tx.append(one, rows(1, 100))
         tx.append(one, rows(1, 200))
         tx.delete(other, "id < 5")
+    wait_until(lambda: "/_staging/" not in "".join(s3.keys()))  # what was published is removed in the background
     before = set(s3.keys())
     undone = Transaction(namespace)
     undone.append(one, rows(3, 300))
