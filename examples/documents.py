@@ -1,7 +1,7 @@
-"""Documents with embeddings and search: files, a Lance table in a catalog, a column of vectors, an index, answers.
+"""Ingest JSON documents into a Lance table of a catalog, compute embeddings, build indices, and search.
 
-Run it with `python -m examples.documents`. It starts a catalog server and a Spark of its own, needs no network, and
-leaves nothing behind.
+Run it with `python -m examples.documents`. It starts a catalog server and Spark, needs no network, and leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUESTIONS = ["my vector index is broken", "how do I bake bread", "old snapshots 
 
 
 def embed(text: str) -> np.ndarray:
-    """A small honest embedding: counts of hashed words and letter triples; similar texts are near each other."""
+    """Return the counts of hashed words and groups of three letters; similar texts have similar vectors."""
     words = text.lower().split()
     triples = [word[start : start + 3] for word in words for start in range(max(1, len(word) - 2))]
     vector = np.zeros(DIMENSION, dtype=np.float32)
@@ -52,14 +52,14 @@ def embed(text: str) -> np.ndarray:
 
 
 def embeddings(batch: pa.RecordBatch) -> pa.Array[Any]:
-    """The vectors of a batch of documents: this runs in Spark's tasks, in Arrow."""
+    """Return the vectors of a batch of documents. This runs in Spark's tasks, in Arrow."""
     texts: list[Any] = batch["text"].to_pylist()
     vectors = np.concatenate([embed(text) for text in texts] or [np.zeros(0, np.float32)])
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), DIMENSION)
 
 
 def write_files(folder: Path) -> int:
-    """The documents, as JSON files of a folder for each subject; how many."""
+    """Write the documents as JSON files, in a folder for each subject; return how many."""
     count = 0
     for subject, things in SUBJECTS.items():
         documents = [
@@ -76,7 +76,7 @@ def write_files(folder: Path) -> int:
 
 
 def main() -> None:
-    """From a folder of files to answers."""
+    """Run the example, from a folder of files to search results."""
     with telling("Documents: from a folder of JSON to answers, in a catalog") as story:
         with story.step("Write a folder of documents, one file for each subject"):
             count = write_files(story.folder / "files")
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def tell(story: Story, catalog: LanceCatalog) -> None:
-    """Everything that needs the catalog."""
+    """Run the steps that need the catalog."""
     with story.step("Ingest the files: tasks read and write in Arrow, one commit"):
         version = catalog.ingest(story.folder / "files", TABLE)
     story.say(f"version {version} of {TABLE} has {catalog.count(TABLE)} rows; the folders' names are a column")

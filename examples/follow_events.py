@@ -1,9 +1,9 @@
-"""Run a pipeline, or any command, each time a table changes, by the events of a Lancehouse server.
+"""Run a pipeline, or any command, each time a table changes, according to the events of a Lancehouse server.
 
     python -m examples.follow_events main.ml.docs --server http://127.0.0.1:8181 -- lancehouse run pipeline.yaml
 
-The token of a principal who may read the table is taken from LANCEHOUSE_TOKEN. The position is kept in a file, so that
-after a restart it goes on with what has changed meanwhile: an event may come twice, and none is missed.
+Set LANCEHOUSE_TOKEN to the token of a principal who may read the table. The position is stored in a file, so that a
+restart continues with what has changed since: an event may arrive twice, and none is missed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_S = 30
 
 
 def follow(server: str, warehouse: str, position: Path, token: str | None = None) -> Iterator[list[dict[str, Any]]]:
-    """Yield lists of events, from the kept position on; it is moved on when the next list is asked for."""
+    """Yield lists of events after the stored position, which advances when the next list is requested."""
     base = f"{server.rstrip('/')}/iceberg/v1/{quote(warehouse, safe='')}/lancehouse/events"
     after = position.read_text() if position.exists() else "now"
     while True:

@@ -1,7 +1,7 @@
-"""Images in folders: ingested as they are, features from their bytes, and for some of them the images most like it.
+"""Ingest images as blobs into a Lance table of a catalog, compute features of their bytes, and find similar images.
 
-Run it with `python -m examples.images`; `--page FILE` keeps what was found as a page for a browser. It starts a catalog
-server and a Spark of its own, needs no network, and leaves nothing else behind.
+Run it with `python -m examples.images`; `--page FILE` writes the result as a page for a browser. It starts a catalog
+server and Spark, needs no network, and leaves nothing else behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLE = "main.gallery.images"
 SIDE = 64
 EACH = 24
 GRID = 4
-"""An image is described by the mean colours of so many times so many tiles."""
+"""An image is described by the mean colours of this many tiles in each direction."""
 NEAREST = 4
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -35,7 +35,7 @@ Painter = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
 
 
 def main() -> None:
-    """From a folder of images to a page of those that look alike."""
+    """Run the example, from a folder of images to a page of similar ones."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page for a browser there")
     page: Path | None = parser.parse_args().page
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def tell(story: Story, catalog: LanceCatalog) -> list[list[Any]]:
-    """Everything that needs the catalog; for an image of each scene, it and those that are most like it."""
+    """Run the steps that need the catalog; return an image of each scene with those most similar to it."""
     with story.step("Ingest the folder: a row for each file, its bytes as a blob"):
         version = catalog.ingest(story.folder / "images", TABLE)
         size = catalog.aggregate(TABLE, sum="size").collect()[0]["size_sum"]
@@ -74,7 +74,7 @@ def tell(story: Story, catalog: LanceCatalog) -> list[list[Any]]:
 
 
 def colours(batch: pa.RecordBatch) -> pa.Array[Any]:
-    """The features of a batch of images: this runs in Spark's tasks, in Arrow."""
+    """Return the features of a batch of images. This runs in Spark's tasks, in Arrow."""
     images: list[Any] = batch["image"].to_pylist()
     tiles = [mean_colours(decode_png(image)) for image in images]
     vectors = np.concatenate(tiles or [np.zeros(0, np.float32)])
@@ -82,7 +82,7 @@ def colours(batch: pa.RecordBatch) -> pa.Array[Any]:
 
 
 def mean_colours(pixels: Pixels) -> Any:
-    """The mean of red, green and blue in each tile, between 0 and 1."""
+    """Return the mean of red, green and blue in each tile, between 0 and 1."""
     height, width = (length // GRID * GRID for length in pixels.shape[:2])
     tiles = pixels[:height, :width].reshape(GRID, height // GRID, GRID, width // GRID, 3)
     return (tiles.mean(axis=(1, 3)) / 255).astype(np.float32).ravel()
@@ -92,7 +92,7 @@ def mean_colours(pixels: Pixels) -> Any:
 
 
 def paint(folder: Path) -> int:
-    """Write the images; how many."""
+    """Write the images; return how many."""
     chance = np.random.default_rng(7)
     down, across = np.mgrid[0 : 1 : SIDE * 1j, 0 : 1 : SIDE * 1j]
     for scene, painter in SCENES.items():
@@ -105,28 +105,28 @@ def paint(folder: Path) -> int:
 
 
 def sunset(chance: np.random.Generator, down: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """A sun before a red sky."""
+    """Return a sun before a red sky."""
     sky = (1 - down) * [0.35, 0.15, 0.4] + down * [1.0, 0.5, 0.2]
     x, y = chance.uniform(0.2, 0.8), chance.uniform(0.5, 0.8)
     return np.where((across - x) ** 2 + (down - y) ** 2 < 0.02, [1.0, 0.9, 0.5], sky)
 
 
 def forest(chance: np.random.Generator, down: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Trunks before leaves."""
+    """Return trunks before leaves."""
     leaves = (1 - down) * [0.3, 0.6, 0.2] + down * [0.1, 0.3, 0.1]
     trunks = np.sin(across * chance.uniform(20, 40) + chance.uniform(0, 6)) > 0.6
     return np.where(trunks, [0.3, 0.2, 0.1], leaves)
 
 
 def sea(chance: np.random.Generator, down: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Waves below a bright sky."""
+    """Return waves below a bright sky."""
     horizon = chance.uniform(0.3, 0.5)
     waves = 0.1 * np.sin(down * 60 + across * chance.uniform(3, 9)) + [0.1, 0.35, 0.6]
     return np.where(down > horizon, waves, [0.7, 0.85, 0.95] + 0 * down * across)
 
 
 def night(chance: np.random.Generator, down: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Stars in the dark."""
+    """Return stars in the dark."""
     stars = chance.random((SIDE, SIDE, 1)) > 0.985
     return np.where(stars, [0.9, 0.9, 0.8], [0.02, 0.02, 0.1] + 0.1 * down * across)
 
@@ -140,7 +140,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """Pixels as a PNG file of 8 bits for each of red, green and blue."""
+    """Return pixels as a PNG file with 8 bits for each of red, green and blue."""
     height, width, _ = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     lines = b"".join(b"\0" + line.tobytes() for line in pixels)
@@ -148,12 +148,12 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
-    """A part of a PNG file."""
+    """Return a chunk of a PNG file."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def decode_png(image: bytes) -> Pixels:
-    """The pixels of a file that `encode_png` made; a real one would be read with Pillow."""
+    """Return the pixels of a file that `encode_png` wrote; read other files with Pillow."""
     width, height = struct.unpack(">II", image[16:24])
     data, at = b"", len(SIGNATURE)
     while at < len(image):
@@ -169,7 +169,7 @@ def decode_png(image: bytes) -> Pixels:
 
 
 def thumbnail(hit: Any) -> Panel:
-    """An image in a few characters, each of which shows two pixels."""
+    """Return an image as text, in which each character shows two pixels."""
     small = decode_png(hit["image"])[:: SIDE // 16, :: SIDE // 16]
     text = Text()
     for upper, lower in zip(small[::2], small[1::2], strict=True):
@@ -180,7 +180,7 @@ def thumbnail(hit: Any) -> Panel:
 
 
 def as_page(found: Sequence[Sequence[Any]]) -> str:
-    """The same for a browser."""
+    """Return a page that shows the images in a browser."""
     rows = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in found)
     return f"""<!doctype html>
 <meta charset="utf-8">

@@ -1,4 +1,4 @@
-"""What the examples share: a line for each step with a bar while it is under way, and an end to all they started."""
+"""What the examples share: they print a line for each step, with a progress bar, and stop what they started."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CORES = 2
 
 
 class Story:
-    """What is told on the terminal."""
+    """The output of an example on the terminal, and the server and Spark that it starts."""
 
     def __init__(self, title: str, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
-        """For files; it is gone at the end."""
+        """Folder for files, which is removed at the end."""
         self._console = Console(highlight=False)
         self._stack = stack
         self._catalog: LanceCatalog | None = None
@@ -33,11 +33,11 @@ class Story:
 
     @property
     def is_seen(self) -> bool:
-        """Whether there is a terminal."""
+        """Whether the output goes to a terminal."""
         return self._console.is_terminal
 
     def catalog(self, namespace: str) -> LanceCatalog:
-        """A catalog server and a Spark of the story's own; the warehouse `main` has a namespace."""
+        """Start a catalog server and Spark, and create a namespace in the warehouse `main`."""
         with self.step("Start a catalog server (lancehouse serve) and Spark"):
             server = self._stack.enter_context(start_lancehouse(self.folder / "server"))
             properties = {"endpoint": server.iceberg}
@@ -49,7 +49,7 @@ class Story:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Say what happens, and show how far it is."""
+        """Print the title of a step, and show its progress."""
         self._steps += 1
         self._console.print(f"\n[bold cyan]{self._steps}[/] [bold]{title}[/]")
         columns = (SpinnerColumn(), BarColumn(30), MofNCompleteColumn())
@@ -60,22 +60,22 @@ class Story:
         ):
             task = bar.add_task("", total=None)
             if self._catalog is not None and self.is_seen:
-                told = lambda now: bar.update(task, completed=now.done, total=now.total)  # noqa: E731
-                at.enter_context(watch_tasks(self._catalog.spark, told))
+                show_progress = lambda now: bar.update(task, completed=now.done, total=now.total)  # noqa: E731
+                at.enter_context(watch_tasks(self._catalog.spark, show_progress))
             yield
 
     def say(self, words: str) -> None:
-        """What came of it."""
+        """Print the result of a step."""
         self._console.print(f"  {words}")
 
     def show(self, what: RenderableType) -> None:
-        """The same, as a table."""
+        """Print a table."""
         self._console.print(what)
 
 
 @contextmanager
 def telling(title: str) -> Iterator[Story]:
-    """Tell a story; all that it started is stopped and removed at the end."""
+    """Run an example in the block; at the end, stop and remove everything that it started."""
     with tempfile.TemporaryDirectory(prefix="lancehouse-example-") as folder, ExitStack() as stack:
         story = Story(title, Path(folder), stack)
         yield story

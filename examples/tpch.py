@@ -1,6 +1,7 @@
-"""TPC-H from Iceberg to Lance: on a catalog server that this program starts and stops, with Spark on this machine.
+"""Ingest the TPC-H tables from Iceberg into Lance, and run the same query on both.
 
-Run it with `python -m examples.tpch`. It needs no network once its parts are there, and leaves nothing behind.
+Run it with `python -m examples.tpch`. It starts and stops a catalog server and Spark on this machine. It needs no
+network once the server's and Spark's packages are installed, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ NEEDED = {
     "orders": ["o_orderkey", "o_custkey", "o_orderdate", "o_shippriority"],
     "lineitem": ["l_orderkey", "l_extendedprice", "l_discount", "l_shipdate"],
 }
-"""The columns that it needs: Spark does not tell them to a source."""
+"""The columns that the query needs: Spark does not pass them to a Python source."""
 
 console = Console(highlight=False)
 
 
 @contextmanager
 def step(number: int, title: str) -> Iterator[None]:
-    """Say what happens, and how long it took."""
+    """Print the title of a step, and how long it took."""
     console.print(f"\n[bold cyan]{number}[/] [bold]{title}[/]")
     begin = perf_counter()
     with console.status("working …"):
@@ -51,7 +52,7 @@ def step(number: int, title: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Tell the story from generated files to the same answer from both."""
+    """Run the example, from generated files to the same result of both tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--scale", type=float, default=SCALE, help=f"1 is a gigabyte of text; by default {SCALE}")
     scale = parser.parse_args().scale
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def tell(spark: Any, served: Served, files: Path) -> None:
-    """Everything that needs the server."""
+    """Run the steps that need the server."""
     iceberg = RestCatalog("tpch", uri=served.iceberg, warehouse=served.warehouse)
     with step(3, "Write them as Iceberg tables, with pyiceberg"):
         iceberg.create_namespace("tpch")
@@ -111,7 +112,7 @@ def tell(spark: Any, served: Served, files: Path) -> None:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Columns as Iceberg has them: it knows no views of text."""
+    """Return a schema without string views, which Iceberg does not have."""
     return pa.schema([field.with_type(pa.string()) if _is_text(field.type) else field for field in schema])
 
 
@@ -120,7 +121,7 @@ def _is_text(dtype: pa.DataType) -> bool:
 
 
 def show(answers: dict[str, list[Any]], spent: dict[str, float]) -> None:
-    """The answers side by side."""
+    """Print both results side by side."""
     shown = Table("order", "date", *(f"{kind}: revenue" for kind in answers))
     for ours, theirs in zip(*answers.values(), strict=True):
         shown.add_row(str(ours[0]), str(ours[2]), str(ours[1]), str(theirs[1]))

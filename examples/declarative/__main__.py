@@ -1,4 +1,4 @@
-"""Run the pipeline of this folder with `spark-pipelines`, twice: the second run takes what came after the first.
+"""Run the pipeline of this folder with `spark-pipelines`, twice: the second run processes what was added since.
 
 Run it with `python -m examples.declarative`. It needs no network and leaves nothing behind.
 """
@@ -20,7 +20,7 @@ from lancehouse.spark.java import find_java
 
 HERE = Path(__file__).parent
 PLACE = "/tmp/lancehouse-declarative"
-"""What the specification says, until it is told another."""
+"""The value in the specification, which the copy replaces."""
 PROGRAM = Path(sys.executable).parent / "spark-pipelines"
 
 COUNTRIES = pa.table({"country": ["DE", "NG", "PE"], "name": ["Germany", "Nigeria", "Peru"]})
@@ -29,7 +29,7 @@ console = Console(highlight=False)
 
 
 def main() -> None:
-    """From orders in one Lance table to large ones in another."""
+    """Run the example, from orders in one Lance table to the large ones in another."""
     console.print("[bold]Declarative pipelines: a Lance table as source and as sink[/]")
     with tempfile.TemporaryDirectory(prefix="lancehouse-declarative-") as folder:
         project = prepare(Path(folder))
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def orders(first: int, count: int) -> pa.Table:
-    """Some orders; one of ten is large."""
+    """Return some orders; one of ten is large."""
     ids = range(first, first + count)
     countries = COUNTRIES["country"].to_pylist()
     return pa.table(
@@ -59,7 +59,7 @@ def orders(first: int, count: int) -> pa.Table:
 
 
 def prepare(folder: Path) -> Path:
-    """A copy of the project that keeps everything in a folder; its specification."""
+    """Copy the project, with all its data in one folder; return the path of the specification."""
     project = folder / "project"
     shutil.copytree(HERE, project, ignore=shutil.ignore_patterns("__*"))
     specification = project / "spark-pipeline.yml"
@@ -68,7 +68,7 @@ def prepare(folder: Path) -> Path:
 
 
 def run(specification: Path) -> str:
-    """Run a pipeline as its user would; what it said."""
+    """Run a pipeline as a user would; return its output."""
     environment = {"JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         [PROGRAM, "--conf", "spark.ui.enabled=false", "run", "--spec", specification],

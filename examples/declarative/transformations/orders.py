@@ -1,4 +1,4 @@
-"""Orders come from a Lance table, as a stream; the large ones go to another, each of them once."""
+"""Read orders from a Lance table, as a stream, and write the large ones to another table, each of them once."""
 # mypy: disable-error-code=untyped-decorator
 
 from pyspark import pipelines as dp
@@ -12,12 +12,12 @@ dp.create_sink("large_orders", "lance", {**CATALOG, "table": "large_orders"})
 
 @dp.temporary_view
 def orders() -> DataFrame:
-    """What has come since the last run."""
+    """Return the orders that were added since the last run."""
     return spark.readStream.format("lance").options(**CATALOG, table="orders").load()
 
 
 @dp.append_flow(target="large_orders")
 def large_orders() -> DataFrame:
-    """Those that somebody should look at."""
+    """Return the orders that somebody should check."""
     countries = spark.read.format("lance").options(**CATALOG, table="countries", columns="country,name").load()
     return spark.readStream.table("orders").where("amount >= 100").join(countries, "country")
