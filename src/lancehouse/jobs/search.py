@@ -78,36 +78,33 @@ def parse_queries(vector: Any, text: Any, hybrid: Any) -> QuerySet:
         raise InvalidInputError("a search needs a vector, or a text, or both")
     if hybrid is not None and (vector is None or text is None):
         raise InvalidInputError("hybrid is for a search with a vector and a text")
-    vectors, texts = None if vector is None else _parse_vectors(vector), None if text is None else _parse_texts(text)
-    counts = {len(each) for each in (vectors, texts) if each is not None}
-    is_single = _is_single_vector(vector) if vector is not None else isinstance(text, str)
-    if len(counts) > 1 or (vector is not None and text is not None and is_single != isinstance(text, str)):
+    vectors = None if vector is None else _parse_vectors(vector)
+    texts = None if text is None else _parse_texts(text)
+    is_single = isinstance(text, str) if vectors is None else vectors.ndim == 1
+    matrix = None if vectors is None else _check_matrix(np.atleast_2d(vectors), None)
+    counts = {len(queries) for queries in (matrix, texts) if queries is not None}
+    if len(counts) > 1 or (vectors is not None and texts is not None and is_single != isinstance(text, str)):
         raise InvalidInputError("a hybrid search needs one vector and one text, or as many texts as vectors")
     [count] = counts
-    return QuerySet(Queries(vectors, texts), None if is_single else pa.array(range(count), pa.int64()))
-
-
-def _is_single_vector(vector: Any) -> bool:
-    if isinstance(vector, np.ndarray):
-        return vector.ndim == 1
-    return not isinstance(vector, Sequence) or not vector or _is_number(vector[0]) or isinstance(vector[0], str)
+    return QuerySet(Queries(matrix, texts), None if is_single else pa.array(range(count), pa.int64()))
 
 
 def _parse_vectors(vector: Any) -> Any:
+    """Return one vector as an array of one dimension, several as a matrix."""
     if isinstance(vector, str | bytes | Mapping) or not isinstance(vector, Iterable):
         raise InvalidInputError(f"vector must be {_KINDS}, not {vector!r}")
     try:
         listed = vector if isinstance(vector, np.ndarray | Sequence) else list(vector)
         if any(each is None for each in listed):
             raise InvalidInputError("vector: None is no vector; a null vector in a table of queries finds nothing")
-        matrix = np.array(listed, dtype=np.float64)
+        vectors = np.array(listed, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"vector must be {_KINDS}: a vector is a list of numbers, and several have the same length"
         ) from None
-    if matrix.ndim not in (1, 2) or not matrix.size:
-        raise InvalidInputError(f"vector must be {_KINDS}, not an array of shape {matrix.shape}")
-    return _check_matrix(np.atleast_2d(matrix), None)
+    if vectors.ndim not in (1, 2) or not vectors.size:
+        raise InvalidInputError(f"vector must be {_KINDS}, not an array of shape {vectors.shape}")
+    return vectors
 
 
 def _check_matrix(matrix: Any, ids: Any) -> Any:
