@@ -281,8 +281,8 @@ def _list_matches(store: Store, path: str) -> Iterator[SourceFile]:
         yield _to_file(store, info, named=True)
     elif info.type == FileType.Directory:
         yield from _list_folder(store, system, path, root=path)
-    elif _GLOB.search(path):
-        root, pattern = _split_glob(system, path)
+    elif (glob := _split_glob(system, path)) is not None:
+        root, pattern = glob
         for match in _match_glob(system, root, pattern):
             if match.type == FileType.File:
                 yield _to_file(store, match, root=root, named=True)
@@ -290,14 +290,17 @@ def _list_matches(store: Store, path: str) -> Iterator[SourceFile]:
                 yield from _list_folder(store, system, match.path, root=root)
 
 
-def _split_glob(system: FileSystem, path: str) -> tuple[str, list[str]]:
-    """Split a path into the literal folder at its start and the pattern below it."""
+def _split_glob(system: FileSystem, path: str) -> tuple[str, list[str]] | None:
+    """Split a path into the literal folder at its start and the pattern below it; None if it has no pattern.
+
+    A level such as `a[1]` is no pattern if there is a folder of that name.
+    """
     segments = path.split("/")
     for place, segment in enumerate(segments):
         above = "/".join(segments[:place]) or "/"
         if _GLOB.search(segment) and system.get_file_info(f"{above}/{segment}").type != FileType.Directory:
             return above, segments[place:]
-    raise AssertionError(f"{path} exists")
+    return None
 
 
 def _list_folder(store: Store, system: FileSystem, folder: str, *, root: str) -> Iterator[SourceFile]:
