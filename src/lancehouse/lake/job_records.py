@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import tempfile
@@ -136,8 +137,7 @@ class JobProgress:
         """Return other jobs of the same table that have records and whose names start with a prefix."""
         with translate_errors(f"{self.location}/{FOLDER}", self.storage_options):
             if place := local_folder(self.location):
-                folder = place / FOLDER / self.kind
-                names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+                names = set(_list_folder(place / FOLDER / self.kind))
             else:
                 names = {
                     path.rpartition("/")[0].rpartition("/")[2]
@@ -147,8 +147,7 @@ class JobProgress:
 
     def _list_records(self) -> list[str]:
         if place := local_folder(self.location):
-            folder = place / self.folder
-            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+            names = _list_folder(place / self.folder)
         else:
             names = [path.rpartition("/")[2] for path in self._open_session().list(self.folder)]
         return sorted(names)
@@ -181,6 +180,13 @@ class JobProgress:
 
     def _open_session(self) -> LanceFileSession:
         return open_files(self.location, self.storage_options)
+
+
+def _list_folder(folder: Path) -> list[str]:
+    """Return the names in a folder; none if it does not exist, as after a job that removed it just now."""
+    with suppress(FileNotFoundError):
+        return os.listdir(folder)  # noqa: PTH208 - in one step: another job may remove the folder at any time
+    return []
 
 
 def _is_small_file(path: Path, max_bytes: int) -> bool:
@@ -218,9 +224,8 @@ def _write_atomically(folder: Path, name: str, data: bytes) -> None:
 
 def _remove_folder(folder: Path, *, up_to: Path, last: str) -> None:
     """Remove the files of a folder, `last` after the others; then it, and folders above up to `up_to`, if empty."""
-    if folder.is_dir():
-        for path in sorted(folder.iterdir(), key=lambda path: path.name == last):
-            path.unlink(missing_ok=True)
+    for name in sorted(_list_folder(folder), key=lambda name: name == last):
+        (folder / name).unlink(missing_ok=True)
     _remove_empty_folders(folder, up_to=up_to)
 
 
