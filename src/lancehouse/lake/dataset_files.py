@@ -223,5 +223,7 @@ def _remove_empty_folders(folder: Path, removed: Collection[str]) -> None:
     folders = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
     folders.add(folder / "data")
     for path in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+        # The system refuses to remove a folder that is not empty, is a link, or is gone. A look before would not help:
+        # somebody else may write there, or drop the same table, in between.
+        with suppress(OSError):
             path.rmdir()
