@@ -132,10 +132,10 @@ def _require_properties(source: Table | DataScan | str, options: Mapping[str, st
 
 def _to_data_scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataScan:
     if isinstance(source, str):
-        catalog, *levels = parse_levels(source)
-        if len(levels) < 2:
+        levels = parse_levels(source)
+        if len(levels) < 3:
             raise InvalidInputError(f"{source!r} is no Iceberg table: it is catalog.namespace.table")
-        source = load_catalog(catalog, **options).load_table(tuple(levels))
+        source = load_catalog(levels[0], **options).load_table(levels[1:])
     scan = source.scan() if isinstance(source, Table) else source
     if not isinstance(scan, DataScan):
         raise InvalidInputError(f"an Iceberg source is a table, a scan or catalog.namespace.table, not {type(scan)!r}")
