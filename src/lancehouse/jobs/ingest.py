@@ -115,8 +115,10 @@ def ingest(
         raise InvalidInputError(f"schema_mode: columns evolve in mode append, not in mode {mode}")
     if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return existing_version
+    if not isinstance(source, str | Path) and isinstance(source, Iterable):
+        source = list(source)  # a generator can be read only once, and its paths are needed again below
     opened = open_source(source, format, columns, options, parallelism=engine.parallelism)
-    paths = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
+    paths = source if isinstance(source, list) else [source]
     inputs = [_name_input(path, format) for path in paths]
     return run_ingest(engine, address, opened, list(map(str, paths)), mode, how, inputs=inputs).version
 

@@ -221,9 +221,11 @@ def _name_input(source: str | TableAddress | DatasetName) -> DatasetName:
 
 def name_dataset(location: str) -> DatasetName:
     """Return namespace and name of a file or folder as OpenLineage has them; without user, password and query."""
+    if "://" not in location and not location.startswith("file:/"):
+        return "file", str(Path(location).absolute())  # no URL: `?` and `#` belong to the name of a file, or to a glob
     parts = urlsplit(location)
-    if parts.scheme in ("", "file"):
-        return "file", str(Path(parts.path or location).absolute())
+    if parts.scheme == "file":
+        return "file", str(Path(parts.path).absolute())
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/") or "/"
 
 
