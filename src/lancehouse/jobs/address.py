@@ -232,10 +232,10 @@ def _make_folder(parent: Path) -> Path | None:
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        state = folder.lstat()
     except OSError:
         return None
-    is_private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()
+    is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077 and state.st_uid == os.getuid()
     return folder if is_private else None
 
 
@@ -263,13 +263,13 @@ def share_answer(key: Sequence[object], job: str, ask: Callable[[], Json]) -> Js
 
 def _read_answer(file: Path, job: str) -> Json | None:
     try:
-        kept = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return None
-    answer: Json = kept["answer"]
+    answer: Json = content["answer"]
     options: Mapping[str, str] = answer.get("storage_options") or {}
-    is_fresh = not expires_soon(options) if EXPIRES in options else time.time() < kept["at"] + LONGEST_S
-    return answer if kept["job"] == job and is_fresh else None
+    is_fresh = not expires_soon(options) if EXPIRES in options else time.time() < content["at"] + LONGEST_S
+    return answer if content["job"] == job and is_fresh else None
 
 
 def _write_answer(file: Path, content: Json) -> None:

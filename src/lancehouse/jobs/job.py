@@ -234,7 +234,7 @@ def _require_folder_name(table: TableRef) -> None:
         return
     for level in table.id:
         decoded = unquote(unquote(level))  # `dir` makes an URL of it
-        if decoded in ("", ".", "..") or any(each in decoded for each in "/\\\0"):
+        if decoded in ("", ".", "..") or any(character in decoded for character in "/\\\0"):
             raise InvalidInputError(f"{level!r} cannot be a name in a catalog of folders: it is no name of one")
 
 
@@ -297,7 +297,7 @@ def watch_fill(
     report: ReportFill | None,
     name: str,
     records: JobProgress,
-    known: Collection[str],
+    known_keys: Collection[str],
     count_all: Callable[[], int],
     count_done: Callable[[Mapping[str, Any]], tuple[int, int]],
 ) -> Iterator[None]:
@@ -315,15 +315,15 @@ def watch_fill(
         yield
         return
     total, begun, ended = count_all(), time.monotonic(), threading.Event()
-    found: dict[str, Any] = {}
+    new_records: dict[str, Any] = {}
     last = FillProgress(name, 0, total, 0, 0.0)
     report(last)
 
     def look() -> None:
         nonlocal last
-        found.update(records.read_records({*known, *found}))
-        done, errors = count_done(found)
-        now = FillProgress(name, min(done, total), total, errors, time.monotonic() - begun)
+        new_records.update(records.read_records({*known_keys, *new_records}))
+        rows, errors = count_done(new_records)
+        now = FillProgress(name, min(rows, total), total, errors, time.monotonic() - begun)
         if (now.rows, now.errors) != (last.rows, last.errors):
             last = now
             report(now)

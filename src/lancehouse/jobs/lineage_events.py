@@ -163,7 +163,7 @@ class _Events:
             eventType=event_v2.RunState[state],
             run=event_v2.Run(self.run.id, facets),
             job=event_v2.Job(self.run.namespace, self.run.job, {"jobType": kind}),
-            inputs=[event_v2.InputDataset(*_name_input(each)) for each in self.inputs[:MOST_INPUTS]],
+            inputs=[event_v2.InputDataset(*_name_input(source)) for source in self.inputs[:MOST_INPUTS]],
             outputs=[self._describe_output(state, summary)],
         )
 

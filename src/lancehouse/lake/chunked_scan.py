@@ -229,7 +229,7 @@ def batch_rows(dataset: lance.LanceDataset) -> int:
 
 def has_large_rows(dataset: lance.LanceDataset) -> bool:
     """Return whether Lance's default number of rows per batch would take too much memory."""
-    return any(_row_bytes(each) > LARGE_ROW_BYTES for each in dataset.get_fragments())
+    return any(_row_bytes(fragment) > LARGE_ROW_BYTES for fragment in dataset.get_fragments())
 
 
 def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
@@ -240,7 +240,7 @@ def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Argume
         scan: filter, limit and offset.
         arguments: other arguments of the scanner, such as columns.
     """
-    if any(file.file_major_version < 2 for each in dataset.get_fragments() for file in each.data_files()):
+    if any(file.file_major_version < 2 for fragment in dataset.get_fragments() for file in fragment.data_files()):
         # Files before version 2.0 cannot be read from an offset: Lance would read and skip, for every chunk anew.
         limits = {"limit": scan.limit, "offset": scan.offset or None}
         yield from dataset.scanner(filter=scan.filter, **limits, **arguments).to_batches()
@@ -258,8 +258,8 @@ def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Ar
     fragments = dataset.get_fragments()
     size = _ChunkSize(fragments)
     skip, left = scan.offset, scan.limit
-    for run in group_up_to(fragments, lambda each: each.physical_rows, FIRST_ROWS):
-        count = sum(each.count_rows() for each in run)
+    for run in group_up_to(fragments, lambda fragment: fragment.physical_rows, FIRST_ROWS):
+        count = sum(fragment.count_rows() for fragment in run)
         first, skip = min(skip, count), max(0, skip - count)
         while first < count and left != 0:
             rows = min(size.rows, count - first, count if left is None else left)
@@ -272,8 +272,8 @@ def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Ar
 def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     fragments = dataset.get_fragments()
     size = _ChunkSize(fragments)
-    for run in group_up_to(fragments, lambda each: each.physical_rows, FIRST_ROWS):
-        count = sum(each.physical_rows for each in run)
+    for run in group_up_to(fragments, lambda fragment: fragment.physical_rows, FIRST_ROWS):
+        count = sum(fragment.physical_rows for fragment in run)
         if len(run) > 1 or count <= size.rows:
             more = {**arguments, "batch_size": size.batch}
             yield from _read_measured(dataset.scanner(fragments=run, filter=filter, **more), count, size)

@@ -76,7 +76,7 @@ class JobProgress:
                 self._open_session().upload_file(copy, f"{self.folder}/{_file_name(key)}")
 
     def read_records(
-        self, known: Collection[str] = (), limit: int | None = None, max_bytes: int | None = None
+        self, known_keys: Collection[str] = (), limit: int | None = None, max_bytes: int | None = None
     ) -> dict[str, Any]:
         """Return the results of the steps that are done, by key.
 
@@ -88,7 +88,7 @@ class JobProgress:
             max_bytes: size of a record up to which it is read; then no link is followed either.
         """
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
-            names = set(map(_file_name, known))
+            names = set(map(_file_name, known_keys))
             records = [name for name in self._list_records() if name not in names][:limit]
             with ThreadPoolExecutor(_AT_ONCE) as readers:
                 contents = readers.map(lambda name: self._read_record(name, max_bytes), records)
@@ -115,7 +115,7 @@ class JobProgress:
         if place := local_folder(self.location):
             _remove_empty_folders(place / self.folder, up_to=place / FOLDER)
 
-    def clear(self, known: Collection[str] | None = None, last: str = "") -> None:
+    def clear(self, known_keys: Collection[str] | None = None, last: str = "") -> None:
         """Remove all records of the job; it is no error if there are none.
 
         Args:
@@ -128,7 +128,7 @@ class JobProgress:
                 _remove_folder(place / self.folder, up_to=place / FOLDER, last=last_name)
                 return
             options = dict(self.storage_options)
-            names = set(self._list_records() if known is None else map(_file_name, known))
+            names = set(self._list_records() if known_keys is None else map(_file_name, known_keys))
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 for some in (names - {last_name}, names & {last_name}):
                     list(pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), some))

@@ -114,8 +114,8 @@ class Store:
         """Return the file system, cached for each process."""
         options = canonical_options(self.options)
         for name, variables in _ENVIRONMENT.items():
-            if found := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
-                options.setdefault(name, found)
+            if value := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
+                options.setdefault(name, value)
         return _connect(self.scheme.lower(), self.bucket, self.account, tuple(sorted(options.items())))
 
     def to_address(self, path: str) -> str:
@@ -142,8 +142,10 @@ def locate(source: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[
         return Store(), str(pathlib.Path(text).absolute())
     scheme, path = match[1].lower(), match[2].strip("/")
     if scheme not in _SCHEMES or not path:
-        known = ", ".join(f"{name}://" for name in _SCHEMES)
-        raise InvalidInputError(f"{text!r} is no place that can be read: give a path, file:// or {known} and a bucket")
+        schemes = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise InvalidInputError(
+            f"{text!r} is no place that can be read: give a path, file:// or {schemes} and a bucket"
+        )
     bucket, slash, rest = path.partition("/")
     container, _, account = bucket.partition("@")
     return Store(match[1], container, account, dict(options)), f"{container}{slash}{rest}"

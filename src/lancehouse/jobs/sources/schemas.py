@@ -30,11 +30,11 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
         TableSchemaValidationError: two files have types of a column that cannot be widened; the message names them.
     """
     merged, first = pa.schema([]), ""
-    seen: set[pa.Schema] = set()
+    earlier_schemas: set[pa.Schema] = set()
     for name, schema in schemas:
-        if schema in seen:
+        if schema in earlier_schemas:
             continue
-        seen.add(schema)
+        earlier_schemas.add(schema)
         plain = _normalize_schema(name, schema)
         merged = plain if not first else _merge_schemas(merged, first, plain, name)
         first = first or name
