@@ -493,6 +493,7 @@ def test_text_in_another_encoding_further_down(tmp_path: Path, monkeypatch: pyte
         ("a.json", f'{{"n": {"9" * 5000}}}\n'),
         ("a.json", '{"n": 1}\n{"n": 99999999999999999999}\n'),
         ("a.json", '{"n": {"x": [18446744073709551616]}}\n'),
+        ("a.json", 'null\n{"n": 99999999999999999999}\n'),
     ],
 )
 def test_integers_beyond_64_bits(tmp_path: Path, name: str, text: str) -> None:

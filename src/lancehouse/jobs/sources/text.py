@@ -113,6 +113,8 @@ class Delimited(Tabular):
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the requested columns, parsed as the requested types."""
         file = part.file
+        # pyarrow takes types and columns when a file is opened, and refuses columns that it lacks: it is opened first
+        # to learn which it has.
         with self._open_reader(file, {}, None) as reader:
             names = reader.schema.names
         wanted.require_known(names, file)
@@ -248,7 +250,8 @@ def _large_integers(block: bytes) -> dict[str, str]:
     numbers: dict[str, list[int | float]] = {}
     for line in block.splitlines():
         with suppress(ValueError):  # lines that only pyarrow can parse are skipped
-            for name, value in python_json.loads(line, parse_int=_parse_integer).items():
+            row = python_json.loads(line, parse_int=_parse_integer)
+            for name, value in row.items() if row is not None else ():  # for pyarrow, `null` is a row of nulls
                 numbers.setdefault(name, []).extend(_walk_numbers(value))
     large = {name: next(filter(_is_large, values), None) for name, values in numbers.items()}
     return {
