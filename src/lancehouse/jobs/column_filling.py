@@ -277,7 +277,7 @@ def fill_column(
     options: FillOptions,
     report: ReportFill | None = None,
 ) -> FillResult:
-    """Fill a column that is defined by this function; `report` is told of progress.
+    """Fill a column that is defined by this function; `report` is called with the progress.
 
     Raises:
         InvalidInputError: the function failed for a row, and `on_error` does not allow that.
@@ -287,7 +287,7 @@ def fill_column(
     job = Job(address, f"fill-{json_digest([name, function.version, function.digest, selection])}")
     table, progress = address.to_ref(), job.progress()
     if options.where is not None:
-        with table.dataset() as dataset:  # a condition that cannot be is told before anything is begun
+        with table.dataset() as dataset:  # an invalid condition fails before anything is recorded
             dataset.scanner(filter=options.where).explain_plan()
     records = progress.read_records()
     start = records.pop(START, None)
@@ -727,9 +727,11 @@ class FragmentFiller:
                 with_row_id=True,
                 with_row_address=True,
                 fragments=[self._fragment],
+                # A batch is one call of the function.
                 batch_size=self._plan.options.batch_rows,
                 strict_batch_size=True,
                 blob_handling="all_binary",
+                # New values are laid over the old ones in one pass, so positions have to grow.
                 scan_in_order=True,
             )
 
@@ -758,7 +760,7 @@ class FragmentFiller:
         return result
 
     def _is_worth_holding(self, offsets: Any) -> bool:
-        """Return whether a checkpoint may come before the file of the fragment, as far as its pace tells.
+        """Return whether, at the pace so far, a checkpoint may come before the fragment is filled.
 
         Memory that is not held is used again for the next batch, which costs less than new memory.
         """
@@ -1077,6 +1079,8 @@ def _commit_values(
             notes = {FILLED_FROM: str(min(values.at for values in fitting_values)), MESSAGE: plan.message}
             return commit(table, locate_table(table), operation, dataset.version, notes), fitting_values
         except ConcurrentModificationError:
+            # Lance itself commits over appends. What gets here has changed some of the same fragments: of the others,
+            # the files still fit.
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("each attempt ends above")

@@ -1,6 +1,6 @@
-"""Add columns: computed ones, which are defined, filled, and told of; and those that are computed once.
+"""Add columns: computed ones, which are defined, filled and listed; and those that are computed once.
 
-Of columns that SQL or plain functions compute once, the table keeps nothing of how they were made.
+The table does not store how SQL or plain functions computed a column once.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def column_type(table: TableRef, dataset: lance.LanceDataset, function: ColumnFu
     """Return the type of a column as the table has it.
 
     Raises:
-        InvalidInputError: only a call of the function could tell, or it is no type of a column.
+        InvalidInputError: the type is not given, so that only a call could find it; or no column can have it.
     """
     dtype = function.returns
     if function.sql is not None:
@@ -323,7 +323,7 @@ def backfill(
     version: str | None = None,
     report: ReportFill | None = None,
 ) -> FillResult:
-    """Fill computed columns, all by default; `report` is told of progress.
+    """Fill computed columns, all by default; `report` is called with the progress.
 
     Raises:
         InvalidInputError: see `find_functions`; or a column is not defined by `version`.
@@ -613,6 +613,8 @@ def commit_columns(
     merged = [_merge_fragment(*pair) for pair in zip(fragments, new_columns, strict=True)]
     pickled_schema = next(result.schema for result in new_columns if result.schema)
     schema = pickle.loads(base64.b64decode(pickled_schema))  # noqa: S301 - it came from a task of this job, not from storage
+    # The operation lists all fragments with all their files: committed over another version, it would lose fragments
+    # that were appended and columns that were added meanwhile.
     return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, retries=0)
 
 

@@ -241,6 +241,7 @@ class IngestTask:
         incoming = self.source if self.transform is None else self.transform.schema
         references = {incoming.names[first] for first, *_ in find_references(incoming, self.target)}
         if self.transform is None:
+            # Columns of references are read as they are; `_read_blobs` puts the blobs in their place.
             columns = [field for field in self.target if field.name in self.source.names]
             source_schema = pa.schema(
                 [self.source.field(column.name) if column.name in references else column for column in columns]
@@ -268,7 +269,7 @@ def _list_earlier(request: IngestRequest) -> list[JobProgress]:
     """Return the records of earlier calls that load the same source and did not finish."""
     try:
         return request.family.progress().list_other_jobs(request.family.id)
-    except TableNotFoundError:
+    except TableNotFoundError:  # not even declared, so that nothing can have been recorded
         return []
 
 

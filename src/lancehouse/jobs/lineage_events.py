@@ -1,4 +1,4 @@
-"""Tell others about a run of a job: OpenLineage events where they are configured, a span, and its table in the log.
+"""Report runs of jobs: OpenLineage events where they are configured, a span of a trace, and the table in the log.
 
 A receiver that fails or is slow never fails a job: events are sent by a thread, for which the job's end waits seconds.
 """
@@ -69,7 +69,7 @@ _current: ContextVar[RunId | None] = ContextVar("lineage_run", default=None)
 
 @contextmanager
 def observe_run(kind: str, job: str, inputs: Inputs, output: TableAddress) -> Iterator[RunSummary]:
-    """Tell about the run of a job in the block; a run inside of another is its child.
+    """Report the run of a job in the block; a run inside of another is its child.
 
     Args:
         kind: `ingest` or `pipeline`.

@@ -346,6 +346,7 @@ def _merge(
     # This job owns the files of the rows to merge, which all attempts share; each attempt has another for its own.
     job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
+        # Keys alone are no rows of the table: they are written as if they were a table of their own.
         mode = "append" if rules.writes else "overwrite"
         pieces = tuple(rows.write(job, schema, mode, how.layout))
         source = MergeSource(pieces, keys, None if rules.writes else schema)

@@ -541,6 +541,7 @@ def _stored_versions(table: TableRef, at: TableLocation) -> set[int]:
 
 def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
     """Return the tags of versions of a branch that are older than `older_than`, except tags of its current version."""
+    # pylance returns times of versions without a zone, in the local one.
     branch, until = table.branch or MAIN, datetime.now() - older_than
     old = []
     for name, tag in dataset.tags.list().items():

@@ -100,6 +100,7 @@ def measure_recall(
     grid = [SearchEffort(), *(SearchEffort(probe, factor) for factor in refine_factors or FACTORS for probe in probes)]
     _time_searches(pinned, column, truth, k, grid[0])  # reads the index into memory
     measured = [_time_searches(pinned, column, truth, k, effort) for effort in grid]
+    # `quantiles` refuses a single value, which is all that one query gives: each value is taken twice.
     rows = [
         (effort.nprobes, effort.refine_factor, recall, median(times), quantiles([*times, *times], n=20)[-1])
         for effort, (recall, times) in zip(grid, measured, strict=True)

@@ -50,7 +50,7 @@ def parse_weights(hybrid: Any) -> tuple[float, float]:
     """Return the weights of vectors and words that the argument `hybrid` of a search means.
 
     Raises:
-        InvalidInputError: it is none of what it can be.
+        InvalidInputError: it has another form.
     """
     if hybrid in (None, "rrf") or hybrid is True:
         return 1.0, 1.0
@@ -70,7 +70,7 @@ def parse_queries(vector: Any, text: Any, hybrid: Any) -> QuerySet:
     """Return the queries that the arguments `vector` and `text` of a search mean.
 
     Raises:
-        InvalidInputError: neither is given, they do not fit each other, or a vector is none.
+        InvalidInputError: neither is given, they do not fit each other, or a vector is not one.
     """
     if isinstance(vector, pa.Table) or isinstance(text, pa.Table):
         return parse_query_table(*choose_table(vector, text, hybrid, pa.Table))

@@ -962,7 +962,7 @@ def check_text(name: str, value: Any) -> str:
     """Return a text.
 
     Raises:
-        InvalidInputError: it is none; likewise for all functions below.
+        InvalidInputError: it is not a text. The functions below raise the same for what they check.
     """
     if not isinstance(value, str):
         raise _wrong_type(name, "a text", value)

@@ -306,6 +306,7 @@ class _Refresh:
                 RUN: run,
                 MESSAGE: f"Refresh from {origin} ({self.definition.title})",
             },
+            # Of two refreshes at the same time, which may add the same rows, Lance refuses the second.
             is_merge=True,
         )
         result = self._finish(table, job, pinned, run, changes, failed, parts)

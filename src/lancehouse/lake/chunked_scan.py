@@ -248,6 +248,7 @@ def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Argume
     if scan.filter is None:
         yield from _scan_unfiltered(dataset, scan, arguments)
         return
+    # With stable row ids, `row_addr_allowlist` takes these in place of addresses, and so no range of positions.
     if dataset.has_stable_row_ids or INDEXED in dataset.scanner(filter=scan.filter, **arguments).explain_plan():
         yield from _scan_by_row_id(dataset, scan, arguments)
         return
@@ -288,7 +289,10 @@ def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Argument
 
 
 def _scan_by_row_id(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
-    """Find the ids of all matching rows first, then read those rows in chunks."""
+    """Find the ids of all matching rows first, then read those rows in chunks.
+
+    Without stable row ids, the id of a row is its address.
+    """
     matches = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter, **_batch_arguments(dataset)).to_reader()
     parts = [np.asarray(batch.column(ROW_ID)) for batch in matches]
     ids = np.concatenate(parts) if parts else np.empty(0, np.uint64)

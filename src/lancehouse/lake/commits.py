@@ -535,6 +535,7 @@ def commit(
                 at.location,
                 transaction,
                 storage_options=dict(at.storage_options) or None,
+                # Their names count down, so that a listing begins with the latest version.
                 enable_v2_manifest_paths=True,
                 max_retries=retries,
                 enable_stable_row_ids=stable_row_ids,
@@ -687,7 +688,7 @@ def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequ
 
 
 def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: set[int]) -> bool:
-    """Return whether an operation adds columns, of which the schema tells which, or changes only these fields."""
+    """Return whether an operation changes only these fields, or adds columns; which it adds, the schema shows."""
     match operation:
         case lance.LanceOperation.Merge():
             return bool(fields)

@@ -154,6 +154,7 @@ class TableRef:
     def dataset(self) -> Iterator[lance.LanceDataset]:
         """Open the dataset for calls of pylance, whose exceptions are translated to Lance errors."""
         dataset = self.open()
+        # A table that is named by its catalog has none here: the dataset has got them from the namespace.
         options = self.storage_options or (lambda: dataset.initial_storage_options)
         with translate_refusals(self.namespace, self.id), translate_errors(self, options):
             yield dataset

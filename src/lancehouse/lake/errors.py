@@ -266,13 +266,13 @@ def translate_errors(about: object, options: Options = None) -> Iterator[None]:
         message = redact(text, store_options)
         kind = find_error_class(text)
         if kind is None and isinstance(error, (KeyError, TypeError)):
-            raise
+            raise  # a mistake in a program, which must not look like a failure of storage
         if not FROM_NAMESPACE.match(text):
             measures.report_storage_error(kind)
         translation = (kind or InternalError)(f"{about}: {clean_message(message, store_options)}")
         # The cause is printed with its own text, so it is kept only if nothing had to be hidden.
         raise translation from (error if message == text else None)
-    except BaseException as error:
+    except BaseException as error:  # a panic of Rust is no `Exception`
         if not is_panic(error):
             raise
         message = redact(str(error), _resolve_options(options))

@@ -62,7 +62,7 @@ class Version:
     files: int
     bytes: int
     is_told: bool = False
-    """Whether a catalog told all this, so that the manifest was not read."""
+    """Whether all this came from a catalog, so that the manifest was not read."""
 
     @property
     def snapshot_id(self) -> int:
@@ -297,7 +297,7 @@ class _HistoryReader:
         That shows in the newest version that both have: a manifest of another name, or with other content.
         """
         known = self.known.versions_on(None) if self.known else {}
-        # What a catalog told of a version is not in its manifest, such as the time of the commit.
+        # What came from a catalog may differ from the manifest, such as the time of the commit.
         if shared := {version for version in known.keys() & files.keys() if not known[version].is_told}:
             newest = known[max(shared)]
             if files[newest.version] != newest.manifest or not self._is_unchanged(newest):

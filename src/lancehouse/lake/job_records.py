@@ -172,7 +172,7 @@ class JobProgress:
             return copy.read_bytes()
 
     def _is_longer(self, name: str, size: int) -> bool:
-        """Return whether a record in an object store has more bytes; its size is not told otherwise."""
+        """Return whether a record in an object store has more bytes, of which pylance does not return the size."""
         try:
             return bool(self._open_session().read_range(f"{self.folder}/{name}", size, 1))
         except (OSError, ValueError):
@@ -195,6 +195,7 @@ def _is_small_file(path: Path, max_bytes: int) -> bool:
 
 
 def _file_name(key: str) -> str:
+    """Return a name that every file system and store takes: keys are any text, such as addresses of files."""
     return f"{blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}.json"
 
 

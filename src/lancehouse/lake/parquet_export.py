@@ -75,7 +75,7 @@ class VersionExporter:
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such table, version or
                 branch.
-            PermissionDeniedError: it cannot be told which part of this version is visible.
+            PermissionDeniedError: the row filter or masks do not fit this version.
         """
         if part is None:
             return cls(table, table.open(), like)
@@ -134,7 +134,8 @@ class VersionExporter:
     def row_bytes(self, fragment: ExportFragment, ids: Collection[int]) -> float:
         """Estimate the size of some columns of a row in bytes, without blobs in other files.
 
-        Of a part of a table, its first rows tell it: the size of files would tell of hidden rows and masked values.
+        For a part of a table it is estimated from its first rows: the size of files depends on hidden rows and masked
+        values, of which the caller must learn nothing.
         """
         widths = [_bit_width(self.columns[key].type) for key in ids]
         fixed_bytes = sum(width or 0 for width in widths) / 8
@@ -197,7 +198,7 @@ class VersionExporter:
                 size += group.nbytes
                 if size >= FILE_BYTES:
                     break
-        batches.close()
+        batches.close()  # they may go on after the last row group of the file
         _release_memory()
         return written
 
@@ -243,7 +244,7 @@ def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
 
 
 def _number(fragment: ExportFragment, place: int, rows: int, columns: Sequence[tuple[str, int]]) -> ExportFragment:
-    """Return a fragment as the part of it that is visible: its id and size would tell of what is not."""
+    """Return a fragment as the part of it that is visible, without its id and size, which depend on hidden rows."""
     digest = sha256(json.dumps([fragment.digest, columns]).encode()).hexdigest()[:32]
     return replace(fragment, id=place, bytes=0, rows=rows, digest=digest)
 

@@ -66,7 +66,7 @@ class RecallNote(_Note):
 
 
 def digest_index(index: Any) -> str:
-    """Return what tells an index, as `describe_indices` returns it, from what it is after any change of its files."""
+    """Return a digest of an index, as `describe_indices` returns it, that changes with any of its files."""
     files = "\n".join(sorted(str(segment.uuid) for segment in index.segments))
     return blake2b(files.encode(), digest_size=16).hexdigest()
 

@@ -34,7 +34,7 @@ BLOB_FORMS = ("bytes", "reference")
 """How a scan returns blobs: as they are, or as references by which they can be read later."""
 
 UNKNOWN_BYTES = (1 << 63) - 1
-"""Size of what nobody can tell the size of: larger than any limit."""
+"""Stands for a size that is not known: larger than any limit."""
 ROW_COLUMNS = ("_rowid", "_rowaddr")
 """Columns that Lance has of each row besides those of the table."""
 MIN_TASK_ROWS = 1 << 16
@@ -152,6 +152,7 @@ class Scan:
             offset=offset or None,
             with_row_id=self.with_row_id,
             with_row_address=self.with_row_address or refers,
+            # None means all: without fragments, only the schema or the plan is asked for.
             fragments=[dataset.get_fragment(number) for number in fragments] or None,
             batch_size=REFERENCE_ROWS if refers else batch_rows(fields),
             blob_handling="blobs_descriptions" if refers else "all_binary",

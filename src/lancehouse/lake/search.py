@@ -331,7 +331,10 @@ def _describe_words(dataset: lance.LanceDataset, search: Search) -> str:
 
 
 def _slice_queries(width: int, k: int) -> int:
-    """Return the number of queries whose vectors, and whose hits, a task may hold."""
+    """Return the number of queries whose vectors, and whose hits, a task may hold.
+
+    A number of a vector takes 4 bytes; a hit takes 12, for its distance and its row id.
+    """
     return max(1, min(SLICE_BYTES // (4 * width), SLICE_BYTES // (12 * k)))
 
 

@@ -396,6 +396,7 @@ class Ipc(Tabular):
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the requested columns, in the batches of the file."""
+        # Arrow takes columns by their positions, when a file is opened: it is opened first to learn them.
         with _open_reader(part.file) as (reader, _):
             names = reader.schema.names
             wanted.require_known(names, part.file)

@@ -107,6 +107,7 @@ def open_iceberg(
         projection = data_scan.projection()
         schema = from_iceberg(json.loads(projection.model_dump_json()))
     scan = IcebergScan(
+        # It is sent with each unit, and the history of a table may be long.
         metadata=data_scan.table_metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []}),
         io=data_scan.io,
         projection=projection,

@@ -122,6 +122,7 @@ def _merge_schemas(merged: pa.Schema, first: str, schema: pa.Schema, name: str) 
 def _widen_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any] | None:
     if one.equals(other):
         return one
+    # As they are, so that dictionaries stay where both have some; else by the types of their values.
     for left, right in ((one, other), (_normalize_field(one, decode=True), _normalize_field(other, decode=True))):
         try:
             (merged,) = pa.unify_schemas([pa.schema([left]), pa.schema([right])], promote_options="permissive")
