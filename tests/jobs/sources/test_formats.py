@@ -507,6 +507,11 @@ def test_integers_beyond_64_bits(tmp_path: Path, name: str, text: str) -> None:
         assert all(isinstance(row["n"], Decimal) for row in read(source, wanted).to_pylist())
 
 
+def test_lines_of_json_that_are_null(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(' null\n{"n": 1}\nnull\n')
+    assert read(open_source(tmp_path)).to_pylist() == [{"n": None}, {"n": 1}, {"n": None}]
+
+
 def test_types_of_json(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 99999999999999999999, "d": "2024-01-01"}\n')
     options = {"types": '{"n": "decimal(20,0)", "d": "date"}'}
