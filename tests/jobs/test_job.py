@@ -168,6 +168,14 @@ def test_lance_does_not_see_the_records(place: RecordStore) -> None:
     assert (again.count_rows(), again.version, [v["version"] for v in again.versions()]) == (10, 2, [2])
 
 
+def test_records_that_go_while_they_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends just after somebody has seen that its folder is there."""
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    progress = JobProgress(str(tmp_path), {}, "first")
+    assert (progress.read_records(), progress.list_other_jobs("")) == ({}, [])
+    progress.clear()
+
+
 def test_a_job_that_begins_while_another_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of all jobs goes with the last one, just when the next has made it."""
     gone: list[Path] = []

@@ -86,6 +86,11 @@ def test_an_ingest_tells_what_it_reads_and_writes(
     assert "s3cr3t" not in json.dumps(events)
 
 
+def test_paths_that_come_one_by_one_are_named(jobs: TableJobs, events: Events, tmp_path: Path) -> None:
+    jobs.ingest(iter([str(tmp_path / "rows.parquet")]), "docs")
+    assert [source["name"] for source in events[-1]["inputs"]] == [f"{tmp_path}/rows.parquet"]
+
+
 def test_a_failure_is_told_without_its_words(jobs: TableJobs, events: Events, tmp_path: Path) -> None:
     jobs.ingest(str(tmp_path / "rows.parquet"), "docs")
     with pytest.raises(LanceNamespaceError):
@@ -145,6 +150,8 @@ def test_nothing_is_sent_unless_it_is_configured(monkeypatch: pytest.MonkeyPatch
     [
         ("s3://bucket/a/b.parquet", ("s3://bucket", "a/b.parquet")),
         ("/data/x", ("file", "/data/x")),
+        ("/data/part-?.csv", ("file", "/data/part-?.csv")),
+        ("/data/sheet #1.csv", ("file", "/data/sheet #1.csv")),
         ("file:///data/x", ("file", "/data/x")),
         ("https://user:geheim@host/x.csv?sig=geheim", ("https://host", "x.csv")),
     ],

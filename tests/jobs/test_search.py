@@ -121,6 +121,11 @@ def test_a_table_of_queries(jobs: TableJobs, ids: list[Any]) -> None:
     assert [(row["query_id"], row["id"]) for row in found.to_pylist()] == expected
 
 
+def test_vectors_may_come_one_by_one(jobs: TableJobs) -> None:
+    found = jobs.search("t", (vector for vector in QUERIES[:2]), 2, columns=["id"])
+    assert ids_by_query(found) == {number: nearest_ids(QUERIES[number], 2) for number in (0, 1)}
+
+
 def test_one_query_has_no_id(jobs: TableJobs) -> None:
     found = jobs.search("t", QUERIES[0], 3, columns=["id"])
     assert found.schema.names == ["id", "_distance"]

@@ -136,6 +136,20 @@ def test_datasets_below_the_dropped_one_stay(tmp_path: Path) -> None:
     assert [lance.dataset(str(path)).count_rows() for path in below] == [1, 1]
 
 
+def test_two_that_drop_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one removes each folder just before this one does."""
+    remove = Path.rmdir
+
+    def remove_twice(path: Path) -> None:
+        remove(path)
+        remove(path)
+
+    fill(str(tmp_path / "t"))
+    monkeypatch.setattr(Path, "rmdir", remove_twice)
+    remove_dataset(str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+
+
 def test_a_second_try_finds_the_branches(tmp_path: Path) -> None:
     place = tmp_path / "t"
     fill(str(place))

@@ -392,7 +392,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "30", "s", "1 day", "-1s", "1s later"])
+@pytest.mark.parametrize("text", ["", "30", "s", "1 day", "-1s", "1s later", f"{'9' * 20}h"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_duration(text)

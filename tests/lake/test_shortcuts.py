@@ -65,7 +65,13 @@ def test_a_table_that_exists_is_not_created_again() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("lab", "names no table"), ("lb.docs", "did you mean 'lab'|lab"), ("lab..docs", "is no id"), ("lab.", "is no id")],
+    [
+        ("", "names no table"),
+        ("lab", "names no table"),
+        ("lb.docs", "did you mean 'lab'|lab"),
+        ("lab..docs", "is no id"),
+        ("lab.", "is no id"),
+    ],
 )
 def test_a_wrong_name_says_what_is_wrong(name: str, words: str) -> None:
     for look in (lancehouse.open, lancehouse.locate):

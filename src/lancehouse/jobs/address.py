@@ -1,6 +1,7 @@
 """Addresses of tables and of their versions in plain text, so that an engine can send them to other processes.
 
-The Python workers of a Spark executor share what a catalog tells of a table, so that it is asked for credentials once.
+The Python workers of a Spark executor share the catalog's descriptions of a table, so that it is asked for credentials
+once.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class TableAddress:
         """Return the address of a table in a catalog.
 
         Raises:
-            InvalidInputError: the id has no level, or is none; or there is no such implementation, or it does not take
-                these properties.
+            InvalidInputError: the id is not valid or has no level; or there is no such implementation, or it does not
+                accept these properties.
         """
         if not isinstance(table, str | Sequence) or not all(isinstance(level, str) for level in table):
             raise InvalidInputError(f"a table is named by text such as 'wh.db.docs', or by a list, not {table!r}")
@@ -102,7 +103,7 @@ class TableAddress:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What tells the table, and who asks for it, from others; it may hold secrets."""
+        """What distinguishes the table, and who asks for it, from others; it may hold secrets."""
         if not isinstance(self.connection, Connection):
             return (self.path, self.id)
         return (self.connection.impl, sorted(self.connection.properties.items()), self.id)
@@ -181,7 +182,7 @@ class PinnedVersion:
             ConcurrentModificationError: the table was dropped and created again.
         """
         if (opened := _opened.get(self)) is not None:
-            return self.keep_open(*opened)
+            return self.keep_open(*opened)  # again, as the cache drops what was put there longest ago
         table = self.address.to_ref(self.job, version=self.version, branch=self.branch)
         dataset = table.open()
         # The number alone does not tell: a table of the same name that was created since has such a version, too.
@@ -232,10 +233,10 @@ def _make_folder(parent: Path) -> Path | None:
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
+        state = folder.lstat()
     except OSError:
         return None
-    is_private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()
+    is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077 and state.st_uid == os.getuid()
     return folder if is_private else None
 
 
@@ -263,13 +264,13 @@ def share_answer(key: Sequence[object], job: str, ask: Callable[[], Json]) -> Js
 
 def _read_answer(file: Path, job: str) -> Json | None:
     try:
-        kept = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return None
-    answer: Json = kept["answer"]
+    answer: Json = content["answer"]
     options: Mapping[str, str] = answer.get("storage_options") or {}
-    is_fresh = not expires_soon(options) if EXPIRES in options else time.time() < kept["at"] + LONGEST_S
-    return answer if kept["job"] == job and is_fresh else None
+    is_fresh = not expires_soon(options) if EXPIRES in options else time.time() < content["at"] + LONGEST_S
+    return answer if content["job"] == job and is_fresh else None
 
 
 def _write_answer(file: Path, content: Json) -> None:
@@ -346,7 +347,10 @@ def _to_json(answer: BaseModel | Json) -> Json:
 
 
 def share_descriptions(namespace: LanceNamespace, identity: Sequence[object], job: str) -> LanceNamespace:
-    """Wrap one of our clients so that the workers of an executor share what it tells of tables; elsewhere return it."""
+    """Wrap one of our clients so that the workers of an executor share its descriptions of tables.
+
+    Outside of an executor, return it as it is.
+    """
     if find_shared_folder() is None or not isinstance(namespace, TableOperations):
         return namespace
     return cast("LanceNamespace", SharedNamespace(namespace, identity, job))

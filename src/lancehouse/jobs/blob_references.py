@@ -58,21 +58,21 @@ class _Reference:
         Raises:
             InvalidInputError: it is none.
         """
-        given = value.as_py() if isinstance(value, pa.Scalar) else value
-        given = given.asDict() if hasattr(given, "asDict") else given
-        if not isinstance(given, Mapping) or given.keys() != {each.name for each in REFERENCE}:
+        fields = value.as_py() if isinstance(value, pa.Scalar) else value
+        fields = fields.asDict() if hasattr(fields, "asDict") else fields
+        if not isinstance(fields, Mapping) or fields.keys() != {field.name for field in REFERENCE}:
             raise InvalidInputError(
                 "this is no reference to a blob: a value of a column that was read with blobs='reference' is one"
             )
-        for each in REFERENCE:
-            is_right = isinstance(given[each.name], str if each.type == pa.string() else int)
-            if not is_right and (given[each.name] is not None or each.name not in ("branch", "size")):
-                raise InvalidInputError(f"a reference to a blob has {each.name} {given[each.name]!r}")
-        found = cls(**{each.name: given[each.name] for each in REFERENCE})
+        for field in REFERENCE:
+            is_right = isinstance(fields[field.name], str if field.type == pa.string() else int)
+            if not is_right and (fields[field.name] is not None or field.name not in ("branch", "size")):
+                raise InvalidInputError(f"a reference to a blob has {field.name} {fields[field.name]!r}")
+        reference = cls(**{field.name: fields[field.name] for field in REFERENCE})
         for name in ("version", "row", "size"):
-            if not 0 <= (getattr(found, name) or 0) <= _LARGEST:
-                raise InvalidInputError(f"a reference to a blob has {name} {getattr(found, name)}")
-        return found
+            if not 0 <= (getattr(reference, name) or 0) <= _LARGEST:
+                raise InvalidInputError(f"a reference to a blob has {name} {getattr(reference, name)}")
+        return reference
 
     @property
     def source(self) -> tuple[str, str | None, int, str]:
@@ -137,7 +137,9 @@ class ReferencedBlobs:
         """
         for batch in batches:
             parsed = {place: self._measure(_pick(batch.columns, place)) for place in places}
-            sizes = [sum(each.size or 0 for each in row if each) for row in zip(*parsed.values(), strict=True)]
+            sizes = [
+                sum(reference.size or 0 for reference in row if reference) for row in zip(*parsed.values(), strict=True)
+            ]
             for part in _split_by_size(sizes):
                 wanted = {place: references[part] for place, references in parsed.items()}
                 arrays = [self._fill_array(array[part], (at,), wanted) for at, array in enumerate(batch.columns)]
@@ -155,33 +157,35 @@ class ReferencedBlobs:
     def _measure(self, references: Any) -> list[_Reference | None]:
         """Parse references; the sizes of blobs whose references tell none are asked for."""
         values = references.to_pylist() if isinstance(references, pa.Array | pa.ChunkedArray) else references
-        parsed = [None if each is None else _Reference.parse(each) for each in values]
-        for place, each in enumerate(parsed):
-            if each is not None and each.size is None:
+        parsed = [None if value is None else _Reference.parse(value) for value in values]
+        for place, reference in enumerate(parsed):
+            if reference is not None and reference.size is None:
                 opened = self.open(values[place])
                 size = 0 if opened is None else opened.size()
-                parsed[place] = _Reference(*each.source, each.column, each.row, size)
+                parsed[place] = _Reference(*reference.source, reference.column, reference.row, size)
         return parsed
 
     def _read(self, references: Sequence[_Reference | None]) -> pa.Array[Any]:
         groups: dict[tuple[object, ...], dict[_Reference, None]] = {}
-        for each in references:
-            if each is not None:
-                groups.setdefault((each.source, each.column), {})[each] = None
-        found: dict[_Reference, bytes | None] = {}
+        for reference in references:
+            if reference is not None:
+                groups.setdefault((reference.source, reference.column), {})[reference] = None
+        blobs: dict[_Reference, bytes | None] = {}
         for group in groups.values():
-            found.update(self._read_group(sorted(group, key=lambda each: each.row)))
-        return pa.array([None if each is None else found[each] for each in references], pa.large_binary())
+            blobs.update(self._read_group(sorted(group, key=lambda reference: reference.row)))
+        return pa.array(
+            [None if reference is None else blobs[reference] for reference in references], pa.large_binary()
+        )
 
     def _read_group(self, references: Sequence[_Reference]) -> Iterator[tuple[_Reference, bytes | None]]:
         """Read blobs of one column of a version; neighbours in a file are read with one request."""
         first = references[0]
-        ranges = [(each.row, 0, each.size or 0) for each in references]
-        found = self._call(
+        ranges = [(reference.row, 0, reference.size or 0) for reference in references]
+        blobs = self._call(
             first,
             lambda dataset: dataset.read_blob_ranges(first.column, ranges, selector="addresses", preserve_order=True),
         )
-        return zip(references, (data for _, _, data in found), strict=True)
+        return zip(references, (data for _, _, data in blobs), strict=True)
 
     def _call(self, reference: _Reference, call: Callable[[lance.LanceDataset], Any]) -> Any:
         """Call a function with the version of a reference, after checking that it has such a column of blobs."""
@@ -237,10 +241,10 @@ def _pick(arrays: Sequence[Any], place: Place) -> Any:
 
 def _has_blobs_at(fields: Any, steps: Sequence[str]) -> bool:
     """Return whether there is a column of blobs at a path through structs."""
-    found = next((each for each in fields if each.name == steps[0]), None)
-    if found is None or len(steps) == 1:
-        return found is not None and is_blob(found)
-    return isinstance(found.type, pa.StructType) and _has_blobs_at(found.type, steps[1:])
+    column = next((field for field in fields if field.name == steps[0]), None)
+    if column is None or len(steps) == 1:
+        return column is not None and is_blob(column)
+    return isinstance(column.type, pa.StructType) and _has_blobs_at(column.type, steps[1:])
 
 
 def _split_by_size(sizes: Sequence[int]) -> Iterator[slice]:

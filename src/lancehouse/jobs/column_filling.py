@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from operator import itemgetter
 from typing import Any, Self, TypeVar
 from uuid import uuid4
@@ -214,19 +214,19 @@ class ColumnPlan:
     @property
     def condition(self) -> str:
         """Which rows need a value, in Lance's SQL."""
-        made, options = quote_name(self.companion), self.options
+        own, options = quote_name(self.companion), self.options
         if options.recompute:
             # Not those that this job has filled already, before a commit or a crash.
-            wanted = f"({made}.version IS NULL OR {made}.at < {self.start})"
+            wanted = f"({own}.version IS NULL OR {own}.at < {self.start})"
         elif options.where_failed:
-            wanted = f"{made}.state IN ('{FAILED}', '{SKIPPED}')"
-            wanted += f" AND {made}.at < {self.start}"
+            wanted = f"{own}.state IN ('{FAILED}', '{SKIPPED}') AND {own}.at < {self.start}"
         else:
             version = self.function.version.replace("'", "''")
-            wanted = f"({made}.version IS NULL OR {made}.version <> '{version}' OR {made}.at < {self.since}"
+            terms = [f"{own}.version IS NULL", f"{own}.version <> '{version}'", f"{own}.at < {self.since}"]
             # A fill does not count as a change of the row. A later one of an input was made from a later version.
-            wanted += "".join(f" OR {quote_name(each)}.at >= {made}.at" for each in self.computed_inputs)
-            wanted += f" OR {UPDATED} > {made}.at)" if self.stable else ")"
+            terms += [f"{quote_name(companion)}.at >= {own}.at" for companion in self.computed_inputs]
+            terms += [f"{UPDATED} > {own}.at"] if self.stable else []
+            wanted = f"({' OR '.join(terms)})"
         return wanted if options.where is None else f"({options.where}) AND {wanted}"
 
 
@@ -277,7 +277,7 @@ def fill_column(
     options: FillOptions,
     report: ReportFill | None = None,
 ) -> FillResult:
-    """Fill a column that is defined by this function; `report` is told of progress.
+    """Fill a column that is defined by this function; `report` is called with the progress.
 
     Raises:
         InvalidInputError: the function failed for a row, and `on_error` does not allow that.
@@ -287,7 +287,7 @@ def fill_column(
     job = Job(address, f"fill-{json_digest([name, function.version, function.digest, selection])}")
     table, progress = address.to_ref(), job.progress()
     if options.where is not None:
-        with table.dataset() as dataset:  # a condition that cannot be is told before anything is begun
+        with table.dataset() as dataset:  # an invalid condition fails before anything is recorded
             dataset.scanner(filter=options.where).explain_plan()
     records = progress.read_records()
     start = records.pop(START, None)
@@ -313,15 +313,14 @@ def fill_column(
 
 def _count_rows(records: Mapping[str, Any]) -> tuple[int, int]:
     """Return how many rows are computed by the records of a job, and for how many the function failed."""
-    checkpoints, whole = Counter[tuple[int, str]](), dict[int, tuple[int, int]]()
-    for each in _parse_values(records.values()):
-        if each.base is None:
-            checkpoints.update({(each.fragment, "rows"): each.result.rows, (each.fragment, "errors"): len(each.errors)})
-        else:
-            whole[each.fragment] = each.result.rows, len(each.errors)
-    begun = {fragment for fragment, _ in checkpoints} - whole.keys()
-    counts = [*whole.values(), *((checkpoints[each, "rows"], checkpoints[each, "errors"]) for each in begun)]
-    return sum(rows for rows, _ in counts), sum(errors for _, errors in counts)
+    recorded = _parse_values(records.values())
+    whole = {values.fragment: values for values in recorded if values.base is not None}
+    # The file of a whole fragment has the rows of its checkpoints too, which would count twice.
+    counted = [
+        *whole.values(),
+        *(values for values in recorded if values.base is None and values.fragment not in whole),
+    ]
+    return sum(values.result.rows for values in counted), sum(len(values.errors) for values in counted)
 
 
 def _fill(
@@ -331,32 +330,38 @@ def _fill(
     function: ColumnFunction,
     options: FillOptions,
     start: int,
-    known: list[ComputedValues],
+    known_values: list[ComputedValues],
 ) -> FillResult:
     """Compute and commit until no fragment is left."""
     address, table = job.address, job.address.to_ref()
-    total, done, lost = FillResult(0), set[int](), list[ComputedValues]()
+    total, filled_fragments, lost_values = FillResult(0), set[int](), list[ComputedValues]()
     for attempt in range(ATTEMPTS):
         pinned = PinnedVersion.resolve(address)
         _, dataset = pinned.open()
         total = replace(total, version=max(total.version, pinned.version))
-        fragments = [each.fragment_id for each in dataset.get_fragments() if each.fragment_id not in done]
+        fragments = [
+            fragment.fragment_id for fragment in dataset.get_fragments() if fragment.fragment_id not in filled_fragments
+        ]
         if not fragments:
             break
         plan = plan_column(table, dataset, name, function, options, start)
         # Files that did not fit the table any more still have the values of rows whose inputs are the same.
-        known, lost = [*known, *lost], []
-        if known or attempt:  # otherwise there is nothing that a restored version could have made wrong
+        known_values, lost_values = [*known_values, *lost_values], []
+        if known_values or attempt:  # otherwise there is nothing that a restored version could have made wrong
             plan = replace(plan, restored=find_restore(table, start) or 0)
-        known += _compute_ranges(engine, job, pinned, plan, known, fragments)
-        for group in _in_groups(fragments, options.commit_every or len(fragments)):
-            computed = _compute_fragments(engine, job, pinned, plan, known, group)
-            _keep_errors(job, plan, computed)  # before the commit: what is not committed is pruned
-            version, landed = _commit_values(table, plan, computed)
-            lost += [each for each in computed if each not in landed]
-            total = sum((replace(each.result, version=version, bytes=each.bytes) for each in landed), start=total)
-            done |= set(group) - {each.fragment for each in lost}
-    if lost:
+        known_values += _compute_ranges(engine, job, pinned, plan, known_values, fragments)
+        size = options.commit_every or len(fragments)
+        for group in (fragments[first : first + size] for first in range(0, len(fragments), size)):
+            new_values = _compute_fragments(engine, job, pinned, plan, known_values, group)
+            _keep_errors(job, plan, new_values)  # before the commit: what is not committed is pruned
+            version, committed_values = _commit_values(table, plan, new_values)
+            lost_values += [values for values in new_values if values not in committed_values]
+            total = sum(
+                (replace(values.result, version=version, bytes=values.bytes) for values in committed_values),
+                start=total,
+            )
+            filled_fragments |= set(group) - {values.fragment for values in lost_values}
+    if lost_values:
         raise ConcurrentModificationError(
             f"{address}: others kept changing the rows of column {name}; what is computed is kept: try again"
         )
@@ -380,10 +385,11 @@ def plan_column(
     definition = definitions(dataset.schema).get(name)
     if definition is None or not definition.matches(function):
         raise ConcurrentModificationError(f"{table}: column {name} was defined anew meanwhile; fill it again")
-    fields = {each.id(): each for each in dataset.lance_schema.fields()}
-    if dropped := [known for number, known in definition.inputs if number not in fields]:
+    fields = {field.id(): field for field in dataset.lance_schema.fields()}
+    if dropped := [column for number, column in definition.inputs if number not in fields]:
         raise InvalidInputError(f"{table}: column {name} is computed from {', '.join(dropped)}, which was dropped")
-    renamed = [(known, fields[number].name()) for number, known in definition.inputs if fields[number].name() != known]
+    inputs = tuple(fields[number].name() for number, _ in definition.inputs)
+    renamed = [(old, new) for (_, old), new in zip(definition.inputs, inputs, strict=True) if old != new]
     if definition.sql is not None and renamed:
         old, new = renamed[0]
         raise InvalidInputError(
@@ -395,24 +401,26 @@ def plan_column(
             "adds it again"
         )
     dtype = dataset.schema.field(name).type
-    by_name = {each.name(): each for each in fields.values()}
+    by_name = {field.name(): field for field in fields.values()}
     ids = find_own_ids(dataset, (name, definition.companion))
     input_ids = tuple(number for number, _ in definition.inputs)
     own_id = by_name[name].id()
-    others = {other: known for other, known in definitions(dataset.schema).items() if other != name}
+    others = {column: other for column, other in definitions(dataset.schema).items() if column != name}
     return ColumnPlan(
         name,
         dtype,
         function,
-        tuple(fields[number].name() for number, _ in definition.inputs),
+        inputs,
         input_ids,
         ids,
         options,
         start,
         definition.since,
         definition.companion,
-        tuple(known.companion for each, known in others.items() if by_name[each].id() in input_ids),
-        tuple(by_name[each].id() for each, known in others.items() if own_id in {number for number, _ in known.inputs}),
+        tuple(other.companion for column, other in others.items() if by_name[column].id() in input_ids),
+        tuple(
+            by_name[column].id() for column, other in others.items() if own_id in {number for number, _ in other.inputs}
+        ),
         dataset.has_stable_row_ids,
         dataset.data_storage_version,
     )
@@ -420,10 +428,10 @@ def plan_column(
 
 def find_own_ids(dataset: lance.LanceDataset, columns: Sequence[str]) -> dict[int, int]:
     """Return the field ids of columns and of what is in them, by those that they have in a file of their own."""
-    by_name = {each.name(): each for each in dataset.lance_schema.fields()}
+    by_name = {field.name(): field for field in dataset.lance_schema.fields()}
     own = pa.schema([dataset.schema.field(name) for name in columns])
     alone = empty_dataset(own, dataset.data_storage_version).lance_schema.fields()
-    return dict(pair for each in alone for pair in _pair_ids(each, by_name[each.name()]))
+    return dict(pair for field in alone for pair in _pair_ids(field, by_name[field.name()]))
 
 
 def count_rows_to_fill(
@@ -441,36 +449,32 @@ def count_rows_to_fill(
 
 def _pair_ids(one: Any, other: Any) -> Iterator[tuple[int, int]]:
     yield one.id(), other.id()
-    for each, same in zip(one.children(), other.children(), strict=True):
-        yield from _pair_ids(each, same)
-
-
-def _in_groups(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    yield from (items[first : first + size] for first in range(0, len(items), size))
+    for child, same in zip(one.children(), other.children(), strict=True):
+        yield from _pair_ids(child, same)
 
 
 def _find_values(records: Iterable[Any], at: TableLocation) -> list[ComputedValues]:
     """Return what an earlier call has computed, as far as its files still exist."""
-    found = _parse_values(records)
-    lost = find_lost_fragments({each.piece for each in found}, at)
-    return [each for each in found if each.piece not in lost]
+    all_values = _parse_values(records)
+    lost = find_lost_fragments({values.piece for values in all_values}, at)
+    return [values for values in all_values if values.piece not in lost]
 
 
-def _add_recorded_values(job: Job, known: Sequence[ComputedValues]) -> Sequence[ComputedValues]:
+def _add_recorded_values(job: Job, known_values: Sequence[ComputedValues]) -> Sequence[ComputedValues]:
     """Return what is known, with what an earlier attempt at this piece has computed since the job began."""
     if not is_repeated.get():
-        return known
-    recorded = _find_values(job.progress().read_records().values(), job.write_location())
-    return [*known, *(each for each in recorded if each not in known)]
+        return known_values
+    recorded_values = _find_values(job.progress().read_records().values(), job.write_location())
+    return [*known_values, *(values for values in recorded_values if values not in known_values)]
 
 
 def _parse_values(records: Iterable[Any]) -> list[ComputedValues]:
     """Return the values among the records of a job; what is no such record is left out."""
-    found = []
-    for each in records:
+    all_values = []
+    for record in records:
         with suppress(ValueError, TypeError):
-            found.append(ComputedValues.from_json(each))
-    return found
+            all_values.append(ComputedValues.from_json(record))
+    return all_values
 
 
 # Computing, in the processes that the engine chooses
@@ -481,17 +485,17 @@ def _compute_fragments(
     job: Job,
     pinned: PinnedVersion,
     plan: ColumnPlan,
-    known: Sequence[ComputedValues],
+    known_values: Sequence[ComputedValues],
     fragments: Sequence[int],
 ) -> list[ComputedValues]:
     """Compute what is missing in some fragments, and write a file for each that needs one."""
 
     def work(fragments: Sequence[int]) -> Iterator[str]:
-        latest = _add_recorded_values(job, known)
+        latest = _add_recorded_values(job, known_values)
         for fragment in fragments:
-            computed = FragmentFiller(job, pinned, plan, latest, fragment).fill()
-            if computed is not None:
-                yield computed.to_json()
+            values = FragmentFiller(job, pinned, plan, latest, fragment).fill()
+            if values is not None:
+                yield values.to_json()
 
     groups = plan.options.spread(fragments, engine)
     texts = engine.run(groups, work, plan.options.resources)
@@ -503,7 +507,7 @@ def _compute_ranges(
     job: Job,
     pinned: PinnedVersion,
     plan: ColumnPlan,
-    known: Sequence[ComputedValues],
+    known_values: Sequence[ComputedValues],
     fragments: Sequence[int],
 ) -> list[ComputedValues]:
     """Compute the values of a few large fragments in more pieces than there are fragments, as checkpoints."""
@@ -512,7 +516,7 @@ def _compute_ranges(
     if len(fragments) >= at_once:
         return []
     _, dataset = pinned.open()
-    rows = {each: int(dataset.get_fragment(each).physical_rows) for each in fragments}
+    rows = {fragment: int(dataset.get_fragment(fragment).physical_rows) for fragment in fragments}
     size = max(-(-sum(rows.values()) // at_once), LEAST_SPLIT)
     pieces = [
         (fragment, range(first, min(first + size, count)))
@@ -522,9 +526,9 @@ def _compute_ranges(
     ]
 
     def work(pieces: Sequence[tuple[int, range]]) -> Iterator[str]:
-        latest = _add_recorded_values(job, known)
+        latest = _add_recorded_values(job, known_values)
         # The driver knows nothing of what an attempt at this piece has written before it died.
-        yield from (each.to_json() for each in latest[len(known) :])
+        yield from (values.to_json() for values in latest[len(known_values) :])
         for fragment, offsets in pieces:
             for computed in FragmentFiller(job, pinned, plan, latest, fragment, offsets).checkpoint_all():
                 yield computed.to_json()
@@ -597,7 +601,7 @@ class FragmentFiller:
         self._inputs = _digest_files(self._metadata, plan.input_ids)
         self._base = _digest_files(self._metadata, plan.base_ids)
         self._has_values = not _field_ids(self._metadata).isdisjoint(plan.own_ids.values())
-        self._known = known
+        self._known_values = known
         self._caller = self._make_caller()
         self._calls_sql = False
         """Whether SQL has failed for a row, and is called as a function is, to find it."""
@@ -621,9 +625,9 @@ class FragmentFiller:
         A file that an earlier call has written for the same version of the table is taken as it is.
         """
         wanted = (self._id, self._inputs, self._base, self._at)
-        for each in self._known:
-            if (each.fragment, each.inputs, each.base, each.at) == wanted:
-                return each
+        for values in self._known_values:
+            if (values.fragment, values.inputs, values.base, values.at) == wanted:
+                return values
         while True:
             try:
                 batches = self._compute()
@@ -634,7 +638,7 @@ class FragmentFiller:
                 columns = self._overlay(summary.watch(chain([first], batches)))
                 return self._write(columns, self._metadata.physical_rows, summary, self._base)
             except LostValuesError as lost:  # another call that filled the same column has ended, and removed them
-                self._known = [each for each in self._known if each.piece != lost.piece]
+                self._known_values = [values for values in self._known_values if values.piece != lost.piece]
 
     def checkpoint_all(self) -> Iterator[ComputedValues]:
         """Compute all values, and write them as checkpoints."""
@@ -691,18 +695,18 @@ class FragmentFiller:
             return self._call(batch)
         if is_known.all():
             return resumed.read(rows)
-        known, wanted = np.flatnonzero(is_known), np.flatnonzero(~is_known)
-        found, made = resumed.read(rows.take(known)), self._call(batch.take(wanted))
-        order = np.argsort(np.concatenate([known, wanted]))
-        columns = pa.Table.from_batches([found.columns, made.columns]).take(order).combine_chunks().to_batches()[0]
-        return _Batch(*_row_ids_and_offsets(batch), columns, (*found.errors, *made.errors), made.seconds)
+        old_places, new_places = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+        old, new = resumed.read(rows.take(old_places)), self._call(batch.take(new_places))
+        order = np.argsort(np.concatenate([old_places, new_places]))
+        columns = pa.Table.from_batches([old.columns, new.columns]).take(order).combine_chunks().to_batches()[0]
+        return _Batch(*_row_ids_and_offsets(batch), columns, (*old.errors, *new.errors), new.seconds)
 
     def _columns(self) -> list[str] | dict[str, str]:
         function = self._plan.function
         if function.sql is not None and not self._calls_sql:
             return {"value": function.sql}
         fields = [self._dataset.schema.field(name) for name in self._plan.inputs]
-        return [each.name for each in fields if function.blobs == "bytes" or not has_blobs(each)]
+        return [field.name for field in fields if function.blobs == "bytes" or not has_blobs(field)]
 
     def _scan(self, columns: list[str] | dict[str, str], first_address: int) -> lance.LanceScanner:
         options = self._plan.options
@@ -718,14 +722,16 @@ class FragmentFiller:
         more = [UPDATED] if self._plan.stable else []
         with translate_errors(self._table, self._table.storage_options):
             return self._dataset.scanner(
-                columns={**columns, **{each: each for each in more}} if isinstance(columns, dict) else columns + more,
-                filter=" AND ".join(f"({each})" for each in conditions) or None,
+                columns={**columns, **{name: name for name in more}} if isinstance(columns, dict) else columns + more,
+                filter=" AND ".join(f"({condition})" for condition in conditions) or None,
                 with_row_id=True,
                 with_row_address=True,
                 fragments=[self._fragment],
+                # A batch is one call of the function.
                 batch_size=self._plan.options.batch_rows,
                 strict_batch_size=True,
                 blob_handling="all_binary",
+                # New values are laid over the old ones in one pass, so positions have to grow.
                 scan_in_order=True,
             )
 
@@ -743,18 +749,18 @@ class FragmentFiller:
         companion = self._all_filled.slice(0, len(row_ids))
         if failures:
             states = np.full(len(row_ids), FILLED, object)
-            states[[each.position for each in failures]] = state
+            states[[failure.position for failure in failures]] = state
             parts = [companion.field("version"), pa.array(states, pa.string()), companion.field("at")]
             companion = pa.StructArray.from_arrays(parts, fields=list(COMPANION_TYPE))
         columns = pa.RecordBatch.from_arrays([values, companion], schema=self._plan.schema)
-        errors = tuple((int(row_ids[each.position]), each.exception) for each in failures)
-        made = _Batch(row_ids, offsets, columns, errors, time.monotonic() - begun)
+        errors = tuple((int(row_ids[failure.position]), failure.exception) for failure in failures)
+        result = _Batch(row_ids, offsets, columns, errors, time.monotonic() - begun)
         if self._is_worth_holding(offsets):
-            self._pending.append(made)
-        return made
+            self._pending.append(result)
+        return result
 
     def _is_worth_holding(self, offsets: Any) -> bool:
-        """Return whether a checkpoint may come before the file of the fragment, as far as its pace tells.
+        """Return whether, at the pace so far, a checkpoint may come before the fragment is filled.
 
         Memory that is not held is used again for the next batch, which costs less than new memory.
         """
@@ -777,11 +783,15 @@ class FragmentFiller:
     def _usable_values(self) -> list[ComputedValues]:
         """Return what was computed of the same inputs; with stable row ids, rows are followed to other fragments."""
         # Files never change: of the same ones, the values are right whatever came in between.
-        same = [each for each in self._known if (each.fragment, each.inputs) == (self._id, self._inputs)]
+        same = [values for values in self._known_values if (values.fragment, values.inputs) == (self._id, self._inputs)]
         if not self._plan.stable or self._plan.computed_inputs:
             return same
-        existing = {each.fragment_id for each in self._dataset.get_fragments()}
-        moved = [each for each in self._known if each.fragment not in existing and each.at >= self._plan.restored]
+        existing = {fragment.fragment_id for fragment in self._dataset.get_fragments()}
+        moved = [
+            values
+            for values in self._known_values
+            if values.fragment not in existing and values.at >= self._plan.restored
+        ]
         return [*same, *moved]
 
     # Writing
@@ -790,7 +800,7 @@ class FragmentFiller:
         """Yield the values of all rows of the fragment, deleted ones included, with the new ones in their places."""
         old = _OldValues(self._fragment, self._plan, is_empty=not self._has_values)
         position = 0
-        for batch in chain.from_iterable(each.split(self._plan.options.batch_rows) for each in batches):
+        for batch in chain.from_iterable(batch.split(self._plan.options.batch_rows) for batch in batches):
             first, last = int(batch.offsets[0]), int(batch.offsets[-1])
             yield from old.read(first - position)
             rows = last + 1 - first
@@ -805,18 +815,18 @@ class FragmentFiller:
         yield from old.read(self._metadata.physical_rows - position)
 
     def _is_checkpoint_due(self) -> bool:
-        rows, elapsed_s = sum(len(each.row_ids) for each in self._pending), time.monotonic() - self._saved_s
-        is_large = sum(each.columns.nbytes for each in self._pending) >= MOST_PENDING
+        rows, elapsed_s = sum(len(batch.row_ids) for batch in self._pending), time.monotonic() - self._saved_s
+        is_large = sum(batch.columns.nbytes for batch in self._pending) >= MOST_PENDING
         return self._plan.options.is_checkpoint_due(rows, elapsed_s, is_large=is_large)
 
     def _flush(self) -> ComputedValues:
         """Write what was computed since the last checkpoint to a file of its own."""
         batches, self._pending = self._pending, []
         summary = _Summary()
-        columns = [each.columns for each in summary.watch(batches, in_order=True)]
-        made = self._write(columns, sum(map(len, columns)), summary, None)
+        columns = [batch.columns for batch in summary.watch(batches, in_order=True)]
+        values = self._write(columns, sum(map(len, columns)), summary, None)
         self._saved_s = time.monotonic()
-        return made
+        return values
 
     def _write(
         self, columns: Iterable[pa.RecordBatch], rows: int, summary: _Summary, base: str | None
@@ -829,11 +839,11 @@ class FragmentFiller:
         [piece] = write_uncommitted(self._table, location, reader, mode="overwrite", layout=layout)
         if (written := parse_new_fragments([piece])[0].physical_rows) != rows:
             raise InternalError(f"{self._table}: of {rows} values {written} were written")
-        made = ComputedValues(
+        values = ComputedValues(
             self._id, self._inputs, self._at, piece, tuple(summary.ranges), base, summary.result, tuple(summary.errors)
         )
-        self._job.progress().record(uuid4().hex, made.to_json())
-        return made
+        self._job.progress().record(uuid4().hex, values.to_json())
+        return values
 
 
 class _Summary:
@@ -879,18 +889,15 @@ class _OldValues:
     """The values that a fragment has, read in order; nulls where it has none."""
 
     def __init__(self, fragment: lance.LanceFragment, plan: ColumnPlan, *, is_empty: bool) -> None:
-        self._plan = plan
-        self._batches: Iterator[pa.RecordBatch] | None = None
         self._skipped = 0
         self._rest = pa.RecordBatch.from_pylist([], plan.schema)
-        if not is_empty:
-            scanner = fragment.scanner(
-                columns=[plan.name, plan.companion],
-                batch_size=plan.options.batch_rows,
-                with_row_id=True,  # Lance includes deleted rows only with their ids, which are null
-                include_deleted_rows=True,
-            )
-            self._batches = (each.select(plan.schema.names) for each in scanner.to_batches())
+        self._batches: Iterator[pa.RecordBatch]
+        if is_empty:
+            rows = min(plan.options.batch_rows, fragment.physical_rows)
+            nulls = [pa.nulls(rows, plan.schema.field(0).type), no_companions(rows)]
+            self._batches = repeat(pa.RecordBatch.from_arrays(nulls, schema=plan.schema))
+        else:
+            self._batches = _read_old_values(fragment, plan)
 
     def skip(self, rows: int) -> None:
         """Pass over rows; they are read only if others follow that are needed."""
@@ -898,38 +905,39 @@ class _OldValues:
 
     def read(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the next rows, which may be many, a batch at a time."""
-        if rows and self._batches is not None:
+        if rows:
             skipped, self._skipped = self._skipped, 0
             for _ in self._take(skipped):
                 pass
-        yield from self._take(rows)
+            yield from self._take(rows)
 
     def _take(self, rows: int) -> Iterator[pa.RecordBatch]:
-        while rows and self._batches is None:
-            part = _no_values(self._plan.schema, min(rows, self._plan.options.batch_rows))
-            rows -= part.num_rows
-            yield part
-        while rows and self._batches is not None:
+        while rows:
             if not self._rest.num_rows:
-                batch = next(self._batches)
-                # A companion that is null as a whole cannot be written to files of version 2.0.
-                self._rest = pa.RecordBatch.from_arrays(
-                    [batch.column(0), _without_null_structs(batch.column(1))], schema=self._plan.schema
-                )
+                self._rest = next(self._batches)
             part = self._rest.slice(0, rows)
             self._rest = self._rest.slice(part.num_rows)
             rows -= part.num_rows
             yield part
 
 
-def _no_values(schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(rows, schema.field(0).type), no_companions(rows)], schema=schema)
+def _read_old_values(fragment: lance.LanceFragment, plan: ColumnPlan) -> Iterator[pa.RecordBatch]:
+    scanner = fragment.scanner(
+        columns=[plan.name, plan.companion],
+        batch_size=plan.options.batch_rows,
+        with_row_id=True,  # Lance includes deleted rows only with their ids, which are null
+        include_deleted_rows=True,
+    )
+    for batch in scanner.to_batches():
+        # A companion that is null as a whole cannot be written to files of version 2.0.
+        companion = _without_null_structs(batch.column(plan.companion))
+        yield pa.RecordBatch.from_arrays([batch.column(plan.name), companion], schema=plan.schema)
 
 
 def no_companions(rows: int) -> pa.StructArray:
     """Return the companions of rows that nobody has filled."""
     return pa.StructArray.from_arrays(
-        [pa.nulls(rows, each.type) for each in COMPANION_TYPE], fields=list(COMPANION_TYPE)
+        [pa.nulls(rows, field.type) for field in COMPANION_TYPE], fields=list(COMPANION_TYPE)
     )
 
 
@@ -951,20 +959,22 @@ class _ResumedValues:
     """Values that are in files already, by row id."""
 
     def __init__(
-        self, table: TableRef, at: TableLocation, plan: ColumnPlan, values: Sequence[ComputedValues], version: int
+        self, table: TableRef, at: TableLocation, plan: ColumnPlan, usable: Sequence[ComputedValues], version: int
     ) -> None:
         self._table, self._at, self._plan, self._version = table, at, plan, version
-        self._errors = {row_id: message for each in values for row_id, message in each.errors}
+        self._errors = {row_id: message for values in usable for row_id, message in values.errors}
         # Of several values of a row the newest comes first, and is found: older ones may be of other inputs.
-        self._values = values = sorted(values, key=lambda each: each.at, reverse=True)
-        runs = [(*run, number) for number, each in enumerate(values) for run in each.ranges]
+        self._values = sorted(usable, key=lambda values: values.at, reverse=True)
+        runs = [(*run, number) for number, values in enumerate(self._values) for run in values.ranges]
         empty = np.empty(0, np.uint64)
         self._row_ids = np.concatenate([empty, *(np.arange(r, r + n, dtype=np.uint64) for r, _, n, _ in runs)])
         self._places = np.concatenate([empty, *(np.arange(p, p + n, dtype=np.uint64) for _, p, n, _ in runs)])
         self._files = np.concatenate([empty, *(np.full(n, k, np.uint64) for _, _, n, k in runs)])
-        self._versions = np.array([each.at for each in values], np.int64)
+        self._versions = np.array([values.at for values in self._values], np.int64)
         order = np.argsort(self._row_ids, kind="stable")
-        self._row_ids, self._places, self._files = (each[order] for each in (self._row_ids, self._places, self._files))
+        self._row_ids, self._places, self._files = (
+            array[order] for array in (self._row_ids, self._places, self._files)
+        )
 
     def __bool__(self) -> bool:
         return bool(len(self._row_ids))
@@ -974,27 +984,29 @@ class _ResumedValues:
         row_ids = rows["_rowid"].to_numpy().astype(np.uint64)
         if not len(self._row_ids):
             return np.zeros(len(row_ids), bool)
-        found = self._find(row_ids)
-        is_known = self._row_ids[found] == row_ids
+        indices = self._find(row_ids)
+        is_known = self._row_ids[indices] == row_ids
         if self._plan.stable:
-            is_known &= rows[UPDATED].to_numpy().astype(np.int64) <= self._versions[self._files[found].astype(np.int64)]
+            is_known &= (
+                rows[UPDATED].to_numpy().astype(np.int64) <= self._versions[self._files[indices].astype(np.int64)]
+            )
         return is_known
 
     def read(self, rows: pa.Table) -> _Batch:
         """Return the values of rows that are known."""
         row_ids, offsets = _row_ids_and_offsets(rows)
-        found = self._find(row_ids.astype(np.uint64))
+        indices = self._find(row_ids.astype(np.uint64))
         parts, order = [], []
-        for number in np.unique(self._files[found]):
-            chosen = np.flatnonzero(self._files[found] == number)
-            places = self._places[found[chosen]].astype(np.int64)
+        for number in np.unique(self._files[indices]):
+            chosen = np.flatnonzero(self._files[indices] == number)
+            places = self._places[indices[chosen]].astype(np.int64)
             by_place = np.argsort(places, kind="stable")
             parts.append(self._read_file(int(number), places[by_place]))
             order.append(chosen[by_place])
         columns = pa.concat_tables(parts).take(np.argsort(np.concatenate(order))).combine_chunks()
-        made = _Batch(row_ids, offsets, columns.to_batches()[0])
-        failed = row_ids[pc.not_equal(made.states, pa.scalar(FILLED)).to_numpy(zero_copy_only=False)]
-        return replace(made, errors=tuple((each, self._errors.get(each, UNKNOWN)) for each in failed.tolist()))
+        batch = _Batch(row_ids, offsets, columns.to_batches()[0])
+        failed = row_ids[pc.not_equal(batch.states, pa.scalar(FILLED)).to_numpy(zero_copy_only=False)]
+        return replace(batch, errors=tuple((row_id, self._errors.get(row_id, UNKNOWN)) for row_id in failed.tolist()))
 
     def _find(self, row_ids: Any) -> Any:
         return np.minimum(np.searchsorted(self._row_ids, row_ids), len(self._row_ids) - 1)
@@ -1010,8 +1022,12 @@ class _ResumedValues:
                 raise LostValuesError(self._values[number].piece) from error
             raise InternalError(f"{self._table}: values that were computed before cannot be read: {error}") from error
         # Their inputs are those of this version still, as `contains` has seen.
-        made: Any = table.column(1).combine_chunks()
-        parts = [made.field("version"), made.field("state"), pa.repeat(pa.scalar(self._version), len(table))]
+        recorded_companion: Any = table.column(1).combine_chunks()
+        parts = [
+            recorded_companion.field("version"),
+            recorded_companion.field("state"),
+            pa.repeat(pa.scalar(self._version), len(table)),
+        ]
         companion = pa.StructArray.from_arrays(parts, fields=list(COMPANION_TYPE))
         return pa.table([table.column(0), companion], schema=self._plan.schema)
 
@@ -1037,7 +1053,7 @@ def _digest_files(fragment: FragmentMetadata, ids: Iterable[int]) -> str:
 
 
 def _commit_values(
-    table: TableRef, plan: ColumnPlan, computed: Sequence[ComputedValues]
+    table: TableRef, plan: ColumnPlan, new_values: Sequence[ComputedValues]
 ) -> tuple[int, list[ComputedValues]]:
     """Commit files of values; return the version, and those of them that fitted the table as it is now."""
     for attempt in range(ATTEMPTS):
@@ -1046,21 +1062,25 @@ def _commit_values(
         current = plan_column(table, dataset, plan.name, plan.function, plan.options, plan.start)
         if current.own_ids != plan.own_ids:
             raise ConcurrentModificationError(f"{table}: column {plan.name} was made anew meanwhile; fill it again")
-        fragments = {each.fragment_id: each.metadata for each in dataset.get_fragments()}
-        landed = [each for each in computed if _fits(fragments.get(each.fragment), plan, each)]
-        if not landed:
+        fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        fitting_values = [values for values in new_values if _fits(fragments.get(values.fragment), plan, values)]
+        if not fitting_values:
             return int(dataset.version), []
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=[],
-            updated_fragments=[attach_file(fragments[each.fragment], plan.own_ids, each.piece) for each in landed],
+            updated_fragments=[
+                attach_file(fragments[values.fragment], plan.own_ids, values.piece) for values in fitting_values
+            ],
             new_fragments=[],
             # Without offsets of rows, so that the change does not count as one of theirs.
             fields_modified=sorted(plan.own_ids.values()),
         )
         try:
-            notes = {FILLED_FROM: str(min(each.at for each in landed)), MESSAGE: plan.message}
-            return commit(table, locate_table(table), operation, dataset.version, notes), landed
+            notes = {FILLED_FROM: str(min(values.at for values in fitting_values)), MESSAGE: plan.message}
+            return commit(table, locate_table(table), operation, dataset.version, notes), fitting_values
         except ConcurrentModificationError:
+            # Lance itself commits over appends. What gets here has changed some of the same fragments: of the others,
+            # the files still fit.
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("each attempt ends above")
@@ -1085,12 +1105,12 @@ def attach_file(fragment: FragmentMetadata, own_ids: Mapping[int, int], piece: N
     [file] = alone.files
     own = set(own_ids.values())
     # Files are never changed: where one holds other columns too, its part of these is marked as gone.
-    kept = [
-        _with_fields(each, [GONE if number in own else number for number in each.fields])
-        for each in fragment.files
-        if not own.issuperset(number for number in each.fields if number != GONE)
+    old_files = [
+        _with_fields(old_file, [GONE if number in own else number for number in old_file.fields])
+        for old_file in fragment.files
+        if not own.issuperset(number for number in old_file.fields if number != GONE)
     ]
-    return replace(fragment, files=[*kept, _with_fields(file, [own_ids[number] for number in file.fields])])
+    return replace(fragment, files=[*old_files, _with_fields(file, [own_ids[number] for number in file.fields])])
 
 
 def _with_fields(file: DataFile, fields: list[int]) -> DataFile:
@@ -1098,8 +1118,8 @@ def _with_fields(file: DataFile, fields: list[int]) -> DataFile:
     return DataFile(str(file.path), fields, file.column_indices, *numbers)
 
 
-def _keep_errors(job: Job, plan: ColumnPlan, computed: Sequence[ComputedValues]) -> None:
-    version, errors = plan.function.version, [(each.at, error) for each in computed for error in each.errors]
+def _keep_errors(job: Job, plan: ColumnPlan, new_values: Sequence[ComputedValues]) -> None:
+    version, errors = plan.function.version, [(values.at, error) for values in new_values for error in values.errors]
     if errors:
         rows = [(row_id, message, version, at) for at, (row_id, message) in errors[-MOST_ERRORS:]]
         error_records(job.write_location(), next(iter(plan.own_ids.values()))).record(uuid4().hex, rows)
@@ -1109,16 +1129,16 @@ def _prune_errors(table: TableRef, at: TableLocation, name: str, version: str) -
     """Forget the errors of rows that have values by now, and of older ones all but the newest."""
     with table.dataset() as dataset:
         records = error_records(at, find_field_id(dataset, name))
-        known = records.read_records()
-        if not known:
+        old_records = records.read_records()
+        if not old_records:
             return
         failed = set(find_failed(dataset, name)["_rowid"].to_pylist())
-    newest = {row_id: (row_id, *rest) for row_id, *rest in sort_errors(known, version) if row_id in failed}
-    kept = sorted(newest.values(), key=itemgetter(3))[-MOST_ERRORS:]
-    if [[list(each) for each in kept]] != list(known.values()):
-        if kept:  # before the others go: a crash in between leaves errors twice, which is no harm
-            records.record(uuid4().hex, kept)
-        records.forget_all(known)
+    newest = {row_id: (row_id, *rest) for row_id, *rest in sort_errors(old_records, version) if row_id in failed}
+    newest_errors = sorted(newest.values(), key=itemgetter(3))[-MOST_ERRORS:]
+    if [[list(row) for row in newest_errors]] != list(old_records.values()):
+        if newest_errors:  # before the others go: a crash in between leaves errors twice, which is no harm
+            records.record(uuid4().hex, newest_errors)
+        records.forget_all(old_records)
 
 
 def _remove_checkpoints(job: Job) -> None:
@@ -1128,6 +1148,6 @@ def _remove_checkpoints(job: Job) -> None:
     `remove_orphans` finds those that nobody has.
     """
     progress = job.progress()
-    values = _parse_values(progress.read_records().values())
-    discard_fragments([each.piece for each in values if each.base is None], job.write_location())
+    recorded = _parse_values(progress.read_records().values())
+    discard_fragments([values.piece for values in recorded if values.base is None], job.write_location())
     progress.clear()

@@ -169,7 +169,9 @@ class ColumnFunction:
             InvalidInputError: there is no such module or function, or `@column` has not marked it.
         """
         module, _, path = name.partition(":")
-        if allowed is not None and not any(name == each or f"{module}.".startswith(f"{each}.") for each in allowed):
+        if allowed is not None and not any(
+            name == prefix or f"{module}.".startswith(f"{prefix}.") for prefix in allowed
+        ):
             raise PermissionDeniedError(
                 f"{name} is not imported: only {', '.join(allowed) or 'nothing'} is allowed here (functions=, --allow)"
             )
@@ -287,7 +289,7 @@ class FunctionCaller:
 
     def _compute_range(self, inputs: Sequence[Any], first: int, rows: int) -> Iterator[Any]:
         try:
-            yield self._call([each[first : first + rows] for each in inputs], rows)
+            yield self._call([values[first : first + rows] for values in inputs], rows)
         except WrongFunctionError:
             raise
         except FOREIGN as error:
@@ -419,12 +421,12 @@ def get_instance(function: ColumnFunction) -> Callable[..., Any]:
         return target
     key = (function.name, function.version)
     with _instances_lock:
-        known = _instances.get(key)
-        if known is None or known[0] is not target:
-            for other in [each for each in _instances if each[0] == function.name]:
+        pair = _instances.get(key)
+        if pair is None or pair[0] is not target:
+            for other in [instance_key for instance_key in _instances if instance_key[0] == function.name]:
                 del _instances[other]
             try:
-                known = _instances[key] = (target, target())
+                pair = _instances[key] = (target, target())
             except FOREIGN as error:
                 raise InvalidInputError(f"{function.label} cannot be made: {_describe_error(error)}") from error
-        return known[1]
+        return pair[1]

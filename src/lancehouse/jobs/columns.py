@@ -1,6 +1,6 @@
-"""Add columns: computed ones, which are defined, filled, and told of; and those that are computed once.
+"""Add columns: computed ones, which are defined, filled and listed; and those that are computed once.
 
-Of columns that SQL or plain functions compute once, the table keeps nothing of how they were made.
+The table does not store how SQL or plain functions computed a column once.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def define_columns(
         fields: list[pa.Field[Any]] = []
         changed: dict[str, ColumnDefinition] = {}
         replaced: list[str] = []
-        for name, given in functions.items():
-            function = with_inputs(table, dataset, given)
+        for name, bare_function in functions.items():
+            function = with_inputs(table, dataset, bare_function)
             definition = plan_definition(
                 table, dataset, name, function, existing.get(name), allow_changed=allow_changed
             )
@@ -128,21 +128,21 @@ def plan_definition(
                 f"the code of {function.label} has changed since column {name} was defined, but its version is still "
                 f"{function.version}: give it another version to compute the column again, or set allow_changed=True"
             )
-        found = dataset.schema.field(name).type
-        if function.returns is not None and function.returns != found:
-            raise InvalidInputError(f"column {name} is {found}, and {function.label} returns {function.returns}")
+        dtype = dataset.schema.field(name).type
+        if function.returns is not None and function.returns != dtype:
+            raise InvalidInputError(f"column {name} is {dtype}, and {function.label} returns {function.returns}")
         if is_same_version:
             return replace(existing, digest=function.digest)
-    ids = {each.name(): each.id() for each in dataset.lance_schema.fields()}
-    inputs = tuple((ids[each], each) for each in function.inputs)
+    ids = {field.name(): field.id() for field in dataset.lance_schema.fields()}
+    inputs = tuple((ids[column], column) for column in function.inputs)
     # Of a column that had this name and was renamed, or none at all, such as that of a view with the source's row ids.
-    taken = {known.companion for other, known in definitions(dataset.schema).items() if other != name}
-    taken |= {each.name for each in dataset.schema if not each.type.equals(COMPANION_TYPE)}
+    used_names = {definition.companion for other, definition in definitions(dataset.schema).items() if other != name}
+    used_names |= {field.name for field in dataset.schema if not field.type.equals(COMPANION_TYPE)}
     companion = companion_name(name) if existing is None else existing.companion
-    while companion in taken:
+    while companion in used_names:
         companion += "_"
-    made = (function.name, function.version, inputs, function.digest, int(dataset.version) + 1)
-    return ColumnDefinition(*made, companion, function.sql)
+    parts = (function.name, function.version, inputs, function.digest, int(dataset.version) + 1)
+    return ColumnDefinition(*parts, companion, function.sql)
 
 
 def with_inputs(table: TableRef, dataset: lance.LanceDataset, function: ColumnFunction) -> ColumnFunction:
@@ -184,15 +184,19 @@ def _store(
             dataset.add_columns(pa.schema(fields))
     version = int(dataset.version)
     ids = {name: find_field_id(dataset, name) for name in changed}
-    known = definitions(dataset.schema)
-    replaced = {name for name, each in changed.items() if each.since != known[name].since}
+    old_definitions = definitions(dataset.schema)
+    replaced = {name for name, definition in changed.items() if definition.since != old_definitions[name].since}
     for _ in range(ATTEMPTS if changed else 0):
         since = version + 1
         updates = {
             ids[name]: lance.LanceOperation.UpdateMap(
-                {COMPUTED.decode(): replace(each, since=since if name in replaced else each.since).to_metadata()}
+                {
+                    COMPUTED.decode(): replace(
+                        definition, since=since if name in replaced else definition.since
+                    ).to_metadata()
+                }
             )
-            for name, each in changed.items()
+            for name, definition in changed.items()
         }
         operation = lance.LanceOperation.UpdateConfig(field_metadata_updates=updates)
         version = commit(table, locate_table(table), operation, version)
@@ -214,7 +218,7 @@ def column_type(table: TableRef, dataset: lance.LanceDataset, function: ColumnFu
     """Return the type of a column as the table has it.
 
     Raises:
-        InvalidInputError: only a call of the function could tell, or it is no type of a column.
+        InvalidInputError: the type is not given, so that only a call could find it; or no column can have it.
     """
     dtype = function.returns
     if function.sql is not None:
@@ -225,9 +229,9 @@ def column_type(table: TableRef, dataset: lance.LanceDataset, function: ColumnFu
         raise InvalidInputError(f"{function.label} does not say the type of its column: returns=")
     schema = relax_nullability(pa.schema([pa.field("value", dtype)]))
     check_types(schema)
-    found: pa.DataType = schema.field(0).type
-    check_column_type(found)
-    return found
+    stored_type: pa.DataType = schema.field(0).type
+    check_column_type(stored_type)
+    return stored_type
 
 
 def _find_type_by_call(engine: Engine, pinned: PinnedVersion, function: ColumnFunction) -> pa.DataType:
@@ -271,7 +275,7 @@ def find_functions(
         raise InvalidInputError(
             f"{table}: {', '.join(missing)} is no computed column; there is {', '.join(defined) or 'none'}"
         )
-    found = {}
+    functions = {}
     for name in _in_order(dataset, defined):
         if name not in names:
             continue
@@ -284,8 +288,8 @@ def find_functions(
                 + (", whose code has changed" if function.version == definition.version else "")
                 + "; define_columns takes it over"
             )
-        found[name] = replace(function, returns=schema.field(name).type)
-    return found
+        functions[name] = replace(function, returns=schema.field(name).type)
+    return functions
 
 
 def _in_order(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinition]) -> list[str]:
@@ -295,9 +299,9 @@ def _in_order(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinitio
     def add(name: str, above: tuple[str, ...]) -> None:
         if name in order or name in above:
             return
-        for each in name_inputs(dataset, defined[name]):
-            if each in defined:
-                add(each, (*above, name))
+        for input_name in name_inputs(dataset, defined[name]):
+            if input_name in defined:
+                add(input_name, (*above, name))
         order.append(name)
 
     for name in sorted(defined, key=dataset.schema.names.index):
@@ -319,7 +323,7 @@ def backfill(
     version: str | None = None,
     report: ReportFill | None = None,
 ) -> FillResult:
-    """Fill computed columns, all by default; `report` is told of progress.
+    """Fill computed columns, all by default; `report` is called with the progress.
 
     Raises:
         InvalidInputError: see `find_functions`; or a column is not defined by `version`.
@@ -402,16 +406,16 @@ def add_columns_once(
         _warn_restart(address, progress.list_other_jobs(family), code)
     values.pop(CODE, None)
     progress.record(CODE, code.record)
-    recorded = [AddedColumns.from_json(value) for value in values.values()]
-    lost_pieces = find_lost_fragments([each.piece for each in recorded], job.write_location())
-    done = [each for each in recorded if each.piece not in lost_pieces]
+    recorded_results = [AddedColumns.from_json(value) for value in values.values()]
+    lost_pieces = find_lost_fragments([result.piece for result in recorded_results], job.write_location())
+    results = [result for result in recorded_results if result.piece not in lost_pieces]
     for attempt in range(ATTEMPTS):
         # Only the commit is tried again. Fragments that did not change meanwhile keep what was computed of them.
         pinned = PinnedVersion.resolve(address)
         _, dataset = pinned.open()
-        done += _compute_fragments(engine, job, pinned, adding, missing_fragments(dataset, done))
+        results += _compute_fragments(engine, job, pinned, adding, missing_fragments(dataset, results))
         try:
-            version = commit_columns(table, locate_table(table), dataset, adding, done)
+            version = commit_columns(table, locate_table(table), dataset, adding, results)
         except ConcurrentModificationError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -425,7 +429,7 @@ def add_columns_once(
 def _warn_restart(address: TableAddress, others: Sequence[JobProgress], code: Fingerprint) -> None:
     """Log why an interrupted job on the same columns is not resumed."""
     if others:
-        before: dict[str, str] = next((found for each in others if (found := each.read_records().get(CODE))), {})
+        before: dict[str, str] = next((record for other in others if (record := other.read_records().get(CODE))), {})
         logger.warning(
             "%s: add_columns starts over, and takes over nothing of an earlier run that did not finish: %s",
             address,
@@ -476,8 +480,8 @@ class ColumnsToAdd:
             TableColumnNotFoundError: a column in `reads` does not exist.
         """
         existing = dataset.schema.names
-        if taken := [name for name in columns if name in existing]:
-            raise InvalidInputError(f"{table} has a column {', '.join(taken)} already")
+        if duplicates := [name for name in columns if name in existing]:
+            raise InvalidInputError(f"{table} has a column {', '.join(duplicates)} already")
         require_columns(table, reads or (), existing)
         expressions = {name: value for name, value in columns.items() if isinstance(value, str)}
         functions = {name: value for name, value in columns.items() if callable(value)}
@@ -573,17 +577,17 @@ def _drop_row_id(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != "_rowid"])
 
 
-def missing_fragments(dataset: lance.LanceDataset, done: Iterable[AddedColumns]) -> list[int]:
+def missing_fragments(dataset: lance.LanceDataset, results: Iterable[AddedColumns]) -> list[int]:
     """Return the fragments of a version whose columns are not computed yet, or were computed from other data.
 
     A job that resumes another one computes at least one fragment again, because stored results lack the schema.
     """
-    done_by_state = {(each.fragment, each.digest): each for each in done}
+    done_by_state = {(result.fragment, result.digest): result for result in results}
     states = {
         fragment.fragment_id: _fragment_digest(dataset, fragment.metadata) for fragment in dataset.get_fragments()
     }
     undone = [fragment for fragment, state in states.items() if (fragment, state) not in done_by_state]
-    has_schema = undone or any(done_by_state[each].schema for each in states.items())
+    has_schema = undone or any(done_by_state[state].schema for state in states.items())
     return undone if has_schema else list(states)[:1]
 
 
@@ -592,23 +596,25 @@ def commit_columns(
     at: TableLocation,
     dataset: lance.LanceDataset,
     adding: ColumnsToAdd,
-    done: Iterable[AddedColumns],
+    results: Iterable[AddedColumns],
 ) -> int:
     """Commit the new columns; return the new version.
 
     Raises:
         ConcurrentModificationError: the table has changed; results for fragments that have not changed can be reused.
     """
-    done_by_state = {(each.fragment, each.digest): each for each in done}
+    done_by_state = {(result.fragment, result.digest): result for result in results}
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if not fragments:
         with translate_refusals(table.namespace, table.id), translate_errors(table, at.storage_options):
             dataset.add_columns(adding.schema)
         return int(dataset.version)
-    added = [done_by_state[each.id, _fragment_digest(dataset, each)] for each in fragments]
-    merged = [_merge_fragment(*each) for each in zip(fragments, added, strict=True)]
-    pickled_schema = next(each.schema for each in added if each.schema)
+    new_columns = [done_by_state[fragment.id, _fragment_digest(dataset, fragment)] for fragment in fragments]
+    merged = [_merge_fragment(*pair) for pair in zip(fragments, new_columns, strict=True)]
+    pickled_schema = next(result.schema for result in new_columns if result.schema)
     schema = pickle.loads(base64.b64decode(pickled_schema))  # noqa: S301 - it came from a task of this job, not from storage
+    # The operation lists all fragments with all their files: committed over another version, it would lose fragments
+    # that were appended and columns that were added meanwhile.
     return commit(table, at, lance.LanceOperation.Merge(merged, schema), dataset.version, retries=0)
 
 

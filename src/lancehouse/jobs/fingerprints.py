@@ -125,8 +125,8 @@ def digest_code(function: Callable[..., Any]) -> str:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of Python and of all installed packages."""
-    found = (package.metadata for package in distributions())
-    packages = {f"package {each['Name']}": each["Version"] for each in found if each is not None}
+    all_metadata = (package.metadata for package in distributions())
+    packages = {f"package {metadata['Name']}": metadata["Version"] for metadata in all_metadata if metadata is not None}
     return {**packages, "Python": python_version()}
 
 
@@ -199,7 +199,7 @@ class _CodeWalker:
             case MappingProxyType():
                 return b"mapping " + self.digest_object(dict(value)).encode()
             case set() | frozenset():
-                return b"set " + b" ".join(sorted(self.digest_object(each).encode() for each in value))
+                return b"set " + b" ".join(sorted(self.digest_object(item).encode() for item in value))
             case ModuleType():
                 self.add_module(value.__name__)
                 return b"module " + value.__name__.encode()
@@ -264,10 +264,10 @@ class _CodeWalker:
 
     def _bytecode_parts(self, code: CodeType) -> list[Any]:
         constants = [
-            self._bytecode_parts(each) if isinstance(each, CodeType) else _constant_repr(each)
-            for each in code.co_consts
+            self._bytecode_parts(constant) if isinstance(constant, CodeType) else _constant_repr(constant)
+            for constant in code.co_consts
         ]
-        self._texts.update((each, "") for each in _string_constants(code.co_consts))
+        self._texts.update((constant, "") for constant in _string_constants(code.co_consts))
         return [code.co_code.hex(), list(code.co_names), constants]
 
     def _follow_imports(self, code: CodeType) -> None:
@@ -500,11 +500,11 @@ def _cell_value(cell: Any) -> Any:
 
 
 def _string_constants(constants: Iterable[Any]) -> Iterator[str]:
-    for each in constants:
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, tuple | frozenset):
-            yield from _string_constants(each)
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple | frozenset):
+            yield from _string_constants(constant)
 
 
 def _constant_repr(value: Any) -> str:
@@ -512,7 +512,7 @@ def _constant_repr(value: Any) -> str:
 
 
 def _code_names(code: CodeType) -> set[str]:
-    inner = (_code_names(each) for each in code.co_consts if isinstance(each, CodeType))
+    inner = (_code_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 
 

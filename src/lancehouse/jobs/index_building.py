@@ -192,7 +192,7 @@ def _top_level_column(dataset: lance.LanceDataset, build: IndexBuild) -> Any:
     """Return the top-level column where the path begins, or None."""
     first = _FIRST_LEVEL.match(build.column)
     name = "" if first is None else (first[1] or first[2]).lower()
-    return next((each for each in dataset.schema if each.name.lower() == name), None)
+    return next((field for field in dataset.schema if field.name.lower() == name), None)
 
 
 def _check_name(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild) -> None:
@@ -214,7 +214,7 @@ def _check_params(build: IndexBuild) -> None:
     parts = build.kind.split("_") if build.is_vector else [build.kind]
     allowed = [
         *(_VECTOR_PARAMS if build.is_vector else ()),
-        *(each for part in parts for each in _PARAMS.get(part, ())),
+        *(name for part in parts for name in _PARAMS.get(part, ())),
     ]
     unknown = sorted(set(build.params) - set(allowed))
     if unknown and build.kind != "FTS":
@@ -306,7 +306,7 @@ class BuiltIndex:
 
 def _format_segment(index: Index) -> str:
     """Return a segment of an index that is not committed yet, as JSON text."""
-    fields = {each.name: getattr(index, each.name) for each in dataclasses.fields(Index)} | {
+    fields = {field.name: getattr(index, field.name) for field in dataclasses.fields(Index)} | {
         "fragment_ids": sorted(index.fragment_ids),
         "created_at": index.created_at.isoformat() if index.created_at else None,
         "files": None if index.files is None else [(file.path, file.size_bytes) for file in index.files],
@@ -379,9 +379,9 @@ def optimize_stale_indices(engine: Engine, address: TableAddress, columns: Colle
     with address.to_ref().dataset() as dataset:
         rows = dataset.count_rows()
         stale = [
-            each.name
-            for each in dataset.describe_indices()
-            if each.num_rows_indexed < rows and (columns is None or not set(columns).isdisjoint(each.field_names))
+            index.name
+            for index in dataset.describe_indices()
+            if index.num_rows_indexed < rows and (columns is None or not set(columns).isdisjoint(index.field_names))
         ]
     return optimize_indices(engine, address, stale) if stale else int(dataset.version)
 
@@ -604,7 +604,7 @@ def _require_column(table: TableRef, build: IndexBuild, indexed: int) -> str:
 def _column_paths(fields: Sequence[Any], above: str = "") -> dict[int, str]:
     """Return the paths of all columns, nested ones included, by field id."""
     paths: dict[int, str] = {}
-    for each in fields:
-        path = above + (f"`{each.name()}`" if "." in each.name() else each.name())
-        paths |= {each.id(): path, **_column_paths(each.children(), f"{path}.")}
+    for column in fields:
+        path = above + (f"`{column.name()}`" if "." in column.name() else column.name())
+        paths |= {column.id(): path, **_column_paths(column.children(), f"{path}.")}
     return paths

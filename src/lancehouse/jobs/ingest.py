@@ -115,8 +115,10 @@ def ingest(
         raise InvalidInputError(f"schema_mode: columns evolve in mode append, not in mode {mode}")
     if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
         return existing_version
+    if not isinstance(source, str | Path) and isinstance(source, Iterable):
+        source = list(source)  # a generator can be read only once, and its paths are needed again below
     opened = open_source(source, format, columns, options, parallelism=engine.parallelism)
-    paths = [source] if isinstance(source, str | Path) or not isinstance(source, Iterable) else source
+    paths = source if isinstance(source, list) else [source]
     inputs = [_name_input(path, format) for path in paths]
     return run_ingest(engine, address, opened, list(map(str, paths)), mode, how, inputs=inputs).version
 
@@ -171,9 +173,9 @@ def run_ingest(
             plan = plan_ingest(request, source, mode, how, transform, target, is_first=not earlier)
             return commit_units(plan, write_units(engine, plan))
 
-        done = retry_changed_columns(how, attempt)
-        summary.rows = done.rows
-        return done
+        result = retry_changed_columns(how, attempt)
+        summary.rows = result.rows
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +241,10 @@ class IngestTask:
         incoming = self.source if self.transform is None else self.transform.schema
         references = {incoming.names[first] for first, *_ in find_references(incoming, self.target)}
         if self.transform is None:
+            # Columns of references are read as they are; `_read_blobs` puts the blobs in their place.
             columns = [field for field in self.target if field.name in self.source.names]
             source_schema = pa.schema(
-                [self.source.field(each.name) if each.name in references else each for each in columns]
+                [self.source.field(column.name) if column.name in references else column for column in columns]
             )
             read, label = counter.count(unit.batches(source_schema)), "the rows"
         else:
@@ -252,9 +255,9 @@ class IngestTask:
         batches = (conform(batch, self.target, (), label) for batch in read)
         rows = pa.RecordBatchReader.from_batches(self.target, batches)
         pieces = write_uncommitted(table, at, rows, mode=self.mode, layout=self.how.layout)
-        done = {"rows": counter.rows, "pieces": pieces}
-        self.job.record_or_discard(unit.key, done, pieces)
-        return [json.dumps(done)]
+        record = {"rows": counter.rows, "pieces": pieces}
+        self.job.record_or_discard(unit.key, record, pieces)
+        return [json.dumps(record)]
 
     def _read_blobs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blobs = ReferencedBlobs(self.job.address.connection, job=self.job.id)
@@ -266,7 +269,7 @@ def _list_earlier(request: IngestRequest) -> list[JobProgress]:
     """Return the records of earlier calls that load the same source and did not finish."""
     try:
         return request.family.progress().list_other_jobs(request.family.id)
-    except TableNotFoundError:
+    except TableNotFoundError:  # not even declared, so that nothing can have been recorded
         return []
 
 
@@ -379,8 +382,8 @@ def _resume(
     run = task.how.run or started.get("run") or uuid4().hex
     # Recorded before any unit is written, and stored in the version too, see `_find_committed`.
     job.progress().record(RUN, request.record(run))
-    done = _drop_lost({key: UnitResult(**each) for key, each in recorded.items()}, job.write_location())
-    return IngestPlan(job, units, done, task, dataset, run)
+    results = _drop_lost({key: UnitResult(**value) for key, value in recorded.items()}, job.write_location())
+    return IngestPlan(job, units, results, task, dataset, run)
 
 
 def write_units(engine: Engine, plan: IngestPlan) -> list[UnitResult]:
@@ -393,7 +396,7 @@ def write_units(engine: Engine, plan: IngestPlan) -> list[UnitResult]:
 def commit_units(plan: IngestPlan, results: Sequence[UnitResult]) -> IngestResult:
     """Commit what was written of all units as one version. If the commit is refused, its files are removed."""
     table, dataset, schema = plan.job.address.to_ref(), plan.dataset, plan.task.target
-    pieces = [piece for each in results for piece in each.pieces]
+    pieces = [piece for result in results for piece in result.pieces]
     at, properties = locate_table(table), {RUN: plan.run}
     if dataset is not None:
         commits.require_same_table(table, dataset.version, read_transaction_uuid(dataset))
@@ -426,13 +429,13 @@ def commit_units(plan: IngestPlan, results: Sequence[UnitResult]) -> IngestResul
             f"{plan.job.address}: version {version} is made, but the records of the ingest could not be removed; run "
             f"it again, which loads nothing twice: {error}"
         ) from error
-    return IngestResult(version, sum(each.rows for each in results))
+    return IngestResult(version, sum(result.rows for result in results))
 
 
 def _remove_records(plan: IngestPlan, at: TableLocation) -> None:
     """Remove the records of an ingest that is committed, and files of earlier calls that it does not need."""
     current = {unit.key for unit in plan.units}
-    discard_fragments([piece for key, each in plan.done.items() if key not in current for piece in each.pieces], at)
+    discard_fragments([piece for key, result in plan.done.items() if key not in current for piece in result.pieces], at)
     # The record of the run goes last: without it, the next call would take what is committed for files of a call that
     # died before its commit, and commit them again.
     plan.job.progress().clear(last=RUN)
@@ -443,16 +446,18 @@ def _remove_written(job: Job, at: TableLocation, pieces: Sequence[NewFragment]) 
     table = job.address.to_ref()
     job.progress().clear(last=RUN)
     if table.exists():
-        owners = {orphans.owner(f"data/{file.path}") for each in parse_new_fragments(pieces) for file in each.files}
+        owners = {
+            orphans.owner(f"data/{file.path}") for fragment in parse_new_fragments(pieces) for file in fragment.files
+        }
         orphans.discard(table, owners, since=1)
     else:
         discard_fragments(pieces, at)
 
 
-def _drop_lost(done: Mapping[str, UnitResult], at: TableLocation) -> dict[str, UnitResult]:
+def _drop_lost(results: Mapping[str, UnitResult], at: TableLocation) -> dict[str, UnitResult]:
     """Return the recorded results whose files still exist."""
-    lost_pieces = find_lost_fragments([piece for each in done.values() for piece in each.pieces], at)
-    return {key: each for key, each in done.items() if lost_pieces.isdisjoint(each.pieces)}
+    lost_pieces = find_lost_fragments([piece for result in results.values() for piece in result.pieces], at)
+    return {key: result for key, result in results.items() if lost_pieces.isdisjoint(result.pieces)}
 
 
 def _digest(*texts: str) -> str:

@@ -138,6 +138,8 @@ class Job:
     def _delete_unused(self, used: Sequence[NewFragment]) -> None:
         try:
             progress = self.progress()
+            # First of all: a task that is still at work, and records its files after they are read here, finds in
+            # `record_written` that the job is over, and removes them itself.
             progress.forget(RUNNING)
             records = progress.read_records()
             written = [piece for pieces in records.values() for piece in pieces]
@@ -145,7 +147,7 @@ class Job:
             progress.clear(records)
         except LanceNamespaceError as left:
             logger.warning(
-                "%s: files of job %s may be left, which remove_orphans names: %s", self.address, self.id, left
+                "%s: files of job %s may be left over; remove_orphans removes them: %s", self.address, self.id, left
             )
 
 
@@ -193,7 +195,7 @@ def find_version_of_same_run(table: TableRef, how: WriteOptions) -> int | None:
 
 
 OTHER_COLUMNS = "Append with different schema"
-"""What Lance says of rows that are written for other types than a table has by now."""
+"""Part of Lance's message about rows that were written for other types than the table has by now."""
 
 
 def retry_changed_columns(how: WriteOptions, attempt: Callable[[], T]) -> T:
@@ -234,7 +236,7 @@ def _require_folder_name(table: TableRef) -> None:
         return
     for level in table.id:
         decoded = unquote(unquote(level))  # `dir` makes an URL of it
-        if decoded in ("", ".", "..") or any(each in decoded for each in "/\\\0"):
+        if decoded in ("", ".", "..") or any(character in decoded for character in "/\\\0"):
             raise InvalidInputError(f"{level!r} cannot be a name in a catalog of folders: it is no name of one")
 
 
@@ -247,14 +249,15 @@ def undo_declaration(table: TableRef) -> None:
         at = locate_table(table)
         if is_empty_location(at.location, at.storage_options):
             table.namespace.deregister_table(DeregisterTableRequest(id=list(table.id)))
+            # What the catalog has put there, such as `.lance-reserved` and `.lance-deregistered` of Lance's `dir`.
             remove_dataset(at.location, at.storage_options)
 
 
-# Progress that a caller is told of
+# Reports of progress
 
 
 INTERVAL_S = 2.0
-"""How often the records are looked at, in seconds; fast functions leave one each second."""
+"""Seconds between two looks at the records; a fast function leaves one each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +292,7 @@ class FillProgress:
 
 
 ReportFill = Callable[[FillProgress], None]
-"""Is told of progress, in another thread; it must not raise."""
+"""Called with the progress of a fill, in another thread; it must not raise."""
 
 
 @contextmanager
@@ -297,7 +300,7 @@ def watch_fill(
     report: ReportFill | None,
     name: str,
     records: JobProgress,
-    known: Collection[str],
+    known_keys: Collection[str],
     count_all: Callable[[], int],
     count_done: Callable[[Mapping[str, Any]], tuple[int, int]],
 ) -> Iterator[None]:
@@ -315,15 +318,16 @@ def watch_fill(
         yield
         return
     total, begun, ended = count_all(), time.monotonic(), threading.Event()
-    found: dict[str, Any] = {}
+    new_records: dict[str, Any] = {}
     last = FillProgress(name, 0, total, 0, 0.0)
     report(last)
 
     def look() -> None:
         nonlocal last
-        found.update(records.read_records({*known, *found}))
-        done, errors = count_done(found)
-        now = FillProgress(name, min(done, total), total, errors, time.monotonic() - begun)
+        new_records.update(records.read_records({*known_keys, *new_records}))
+        rows, errors = count_done(new_records)
+        # Rows that came after all were counted are filled too.
+        now = FillProgress(name, min(rows, total), total, errors, time.monotonic() - begun)
         if (now.rows, now.errors) != (last.rows, last.errors):
             last = now
             report(now)
@@ -333,7 +337,7 @@ def watch_fill(
             while not ended.wait(INTERVAL_S):
                 look()
         except LanceNamespaceError as error:
-            logger.info("%s: progress cannot be told: %s", name, error)
+            logger.info("%s: no more progress is reported, as its records cannot be read: %s", name, error)
 
     thread = threading.Thread(target=watch, name="lancehouse-progress", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Tell others about a run of a job: OpenLineage events where they are configured, a span, and its table in the log.
+"""Report runs of jobs: OpenLineage events where they are configured, a span of a trace, and the table in the log.
 
 A receiver that fails or is slow never fails a job: events are sent by a thread, for which the job's end waits seconds.
 """
@@ -69,7 +69,7 @@ _current: ContextVar[RunId | None] = ContextVar("lineage_run", default=None)
 
 @contextmanager
 def observe_run(kind: str, job: str, inputs: Inputs, output: TableAddress) -> Iterator[RunSummary]:
-    """Tell about the run of a job in the block; a run inside of another is its child.
+    """Report the run of a job in the block; a run inside of another is its child.
 
     Args:
         kind: `ingest` or `pipeline`.
@@ -163,7 +163,7 @@ class _Events:
             eventType=event_v2.RunState[state],
             run=event_v2.Run(self.run.id, facets),
             job=event_v2.Job(self.run.namespace, self.run.job, {"jobType": kind}),
-            inputs=[event_v2.InputDataset(*_name_input(each)) for each in self.inputs[:MOST_INPUTS]],
+            inputs=[event_v2.InputDataset(*_name_input(source)) for source in self.inputs[:MOST_INPUTS]],
             outputs=[self._describe_output(state, summary)],
         )
 
@@ -221,9 +221,11 @@ def _name_input(source: str | TableAddress | DatasetName) -> DatasetName:
 
 def name_dataset(location: str) -> DatasetName:
     """Return namespace and name of a file or folder as OpenLineage has them; without user, password and query."""
+    if "://" not in location and not location.startswith("file:/"):
+        return "file", str(Path(location).absolute())  # no URL: `?` and `#` belong to the name of a file, or to a glob
     parts = urlsplit(location)
-    if parts.scheme in ("", "file"):
-        return "file", str(Path(parts.path or location).absolute())
+    if parts.scheme == "file":
+        return "file", str(Path(parts.path).absolute())
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/") or "/"
 
 

@@ -206,14 +206,14 @@ class StagedRows:
             )
         if both := [name for name in self.latest_by if name in on]:
             raise InvalidInputError(f"latest_by names {both[0]}, which is in the key: it is the same for all its rows")
-        known = set(self.columns) - self.transient if schema is None else schema.names
-        helping = [name for name in self.latest_by if name not in known]
+        target_names = set(self.columns) - self.transient if schema is None else schema.names
+        helping = [name for name in self.latest_by if name not in target_names]
         table, rows = self.job.to_ref(), self._open()
         keys = pa.Table.from_batches(read_keys(table, rows, self._parts(), on), key_schema(rows.schema, on))
         scan = Scan(self.latest_by, with_row_address=True)
         order = pa.Table.from_batches(scan.batches(table, rows, self._parts()), scan.schema(table, rows))
-        kept = [name for name in self.columns if name not in helping]
-        return replace(self, columns=kept, chosen=find_latest(keys, order.select(list(self.latest_by))))
+        columns = [name for name in self.columns if name not in helping]
+        return replace(self, columns=columns, chosen=find_latest(keys, order.select(list(self.latest_by))))
 
     def select(self, columns: Sequence[str]) -> Self:
         """Return the rows with some of their columns."""
@@ -330,7 +330,7 @@ def _merge(
     rows = rows.prepare(keys, dataset.schema)
     schema: pa.Schema = dataset.schema
     # Computed columns of rows that are written become null, by which `backfill` finds them.
-    derived = [name for known, each in definitions(schema).items() for name in (known, each.companion)]
+    derived = [name for column, definition in definitions(schema).items() for name in (column, definition.companion)]
     if not rules.writes:
         rows, schema = rows.select(keys), pa.schema([schema.field(name) for name in keys])
     elif rules.updates and (missing := [name for name in schema.names if name not in {*rows.columns, *derived}]):
@@ -346,6 +346,7 @@ def _merge(
     # This job owns the files of the rows to merge, which all attempts share; each attempt has another for its own.
     job, used = Job(address), list[NewFragment]()
     with job.clean_up_after(used):
+        # Keys alone are no rows of the table: they are written as if they were a table of their own.
         mode = "append" if rules.writes else "overwrite"
         pieces = tuple(rows.write(job, schema, mode, how.layout))
         source = MergeSource(pieces, keys, None if rules.writes else schema)
@@ -417,17 +418,22 @@ class _MergeRun:
         used.clear()
         pinned = PinnedVersion.resolve(self.address)
         table, dataset = pinned.open()
-        if self.how.run is not None and (done := find_version_of_run(table, self.how.run, after=self.base)) is not None:
-            return ChangeResult(done)  # the same run, which somebody else has repeated meanwhile
+        if (
+            self.how.run is not None
+            and (earlier_version := find_version_of_run(table, self.how.run, after=self.base)) is not None
+        ):
+            return ChangeResult(earlier_version)  # the same run, which somebody else has repeated meanwhile
         if str(dataset.lance_schema) != self.columns:
             raise ColumnsChangedError(f"{self.address}: its columns have changed meanwhile; run it again")
         job, written = Job(self.address), list[NewFragment]()
         work = MergeTasks(MergeKeys(job, self.source, pinned), self.rules, self.how.layout)
         with job.clean_up_after(written):
             deleted, selections = self._match_in_memory(work) or self._match_by_shuffle(work)
-            used[:] = [self.source.pieces[each.number] for each in selections if each.reused is not None]
-            written += [*deleted.files, *(piece for each in selections for piece in each.new)]
-            new = tuple(piece for each in selections for piece in (each.reused, *each.new) if piece is not None)
+            used[:] = [self.source.pieces[selection.number] for selection in selections if selection.reused is not None]
+            written += [*deleted.files, *(piece for selection in selections for piece in selection.new)]
+            new = tuple(
+                piece for selection in selections for piece in (selection.reused, *selection.new) if piece is not None
+            )
             version = commit_rewrite(
                 table,
                 locate_table(table),
@@ -437,8 +443,10 @@ class _MergeRun:
                 self.how.properties,
                 is_merge=True,
             )
-        updated = sum(each.updated for each in selections)
-        return ChangeResult(version, sum(each.inserted for each in selections), updated, deleted.rows - updated)
+        updated = sum(selection.updated for selection in selections)
+        return ChangeResult(
+            version, sum(selection.inserted for selection in selections), updated, deleted.rows - updated
+        )
 
     def _match_by_shuffle(self, work: MergeTasks) -> tuple[RowChange, list[SelectedRows]]:
         assert self.shuffle is not None
@@ -456,11 +464,11 @@ class _MergeRun:
         parts = split_fragments(dataset, self.engine.parallelism, split=False)
         texts = self.engine.run(parts, lambda part: work.match_fragments(part, shared, is_bounded=is_bounded))
         results = list(map(MatchResult.from_json, texts))
-        tables = [each.matches for each in results if each.matches is not None]
+        tables = [result.matches for result in results if result.matches is not None]
         if len(tables) < len(results) or (is_bounded and sum(map(len, tables)) > MAX_SENT_MATCHES):
             return None
         matches = pa.concat_tables([match_schema().empty_table(), *tables])
-        deleted = merge_changes(each.change for each in results)
+        deleted = merge_changes(result.change for result in results)
         # Every row of the source goes into the table, and if it matches at most one row also exactly once: then its
         # files are used unchanged.
         is_plain = self.rules.updates and self.rules.inserts and not dataset.has_stable_row_ids
@@ -519,7 +527,7 @@ class MergeTasks:
         finally:
             if changes:
                 self.keys.job.record_written(merge_changes(changes).files)
-        return [each.to_json() for each in changes]
+        return [change.to_json() for change in changes]
 
     def select_rows(self, batches: Batches) -> list[str]:
         """Choose rows of the source, piece by piece. Batches have the piece, and the addresses and ids of matches."""

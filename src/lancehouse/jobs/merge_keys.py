@@ -115,7 +115,7 @@ def check_keys(table: object, schema: pa.Schema, on: Sequence[str]) -> None:
 def key_schema(schema: pa.Schema, on: Sequence[str]) -> pa.Schema:
     """Return the schema of what `read_keys` yields: integers or bytes that are equal exactly where the keys are."""
     keys = [(f"k{place}", _find_comparison(schema.field(name).type)) for place, name in enumerate(on)]
-    columns = [(name, found[0]) for name, found in keys if found is not None]
+    columns = [(name, comparison[0]) for name, comparison in keys if comparison is not None]
     return pa.schema([*columns, (ADDRESS, pa.int64()), (ROW, pa.int64())])
 
 
@@ -211,9 +211,9 @@ class MergeSource:
     def add_unmatched(self, selections: Iterable[SelectedRows], rules: MergeRules) -> list[SelectedRows]:
         """Add the pieces none of whose rows matches, which are inserted as a whole."""
         matched = list(selections)
-        numbers = {each.number for each in matched}
+        numbers = {selection.number for selection in matched}
         unmatched = self.select_all(np.array([], np.int64)) if rules.inserts else ()
-        return [*matched, *(each for each in unmatched if each.number not in numbers)]
+        return [*matched, *(selection for selection in unmatched if selection.number not in numbers)]
 
     def open(self, table: TableRef, at: TableLocation, dataset: lance.LanceDataset | None) -> lance.LanceDataset:
         """Open the rows as a dataset in memory, on top of the files that hold them; each piece is a fragment."""
@@ -421,8 +421,8 @@ class SelectedRows:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Parse what `to_json` returned."""
-        number, kept, new, inserted, updated = json.loads(text)
-        return cls(number, kept, tuple(new), inserted, updated)
+        number, reused, new, inserted, updated = json.loads(text)
+        return cls(number, reused, tuple(new), inserted, updated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,15 +476,15 @@ class RowSelector:
         row_ids = pa.array(ids, pa.uint64())
         first = moved[: len(ids)]
         if (first == 1).all() and (moved + inserted == 1).all():
-            [kept] = assign_row_ids([piece], row_ids)
-            return kept, []
+            [reused] = assign_row_ids([piece], row_ids)
+            return reused, []
         return None, assign_row_ids(self._rewrite(number, moved, inserted), row_ids)
 
     def _rewrite(self, number: int, *counts: Any) -> list[NewFragment]:
         """Write rows of a piece again, each as often as its count says."""
-        if not any(each.any() for each in counts):
+        if not any(count.any() for count in counts):
             return []
-        batches = chain.from_iterable(self._take_rows(number, each) for each in counts if each.any())
+        batches = chain.from_iterable(self._take_rows(number, count) for count in counts if count.any())
         return self.write(pa.RecordBatchReader.from_batches(self.dataset.schema, batches))
 
     def _take_rows(self, number: int, counts: Any) -> Batches:

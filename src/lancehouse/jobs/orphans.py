@@ -253,7 +253,7 @@ def execute(table: TableRef, task: RemovalTask) -> Orphans:
     # Checked again here, because versions may have been committed and jobs started since the plan was made.
     for job, files in _read_job_files(at).items():
         referenced |= files if job not in task.finished_jobs else set()
-    doomed = [each for each in task.files if owner(_strip_branch_prefix(each[0], branches)) not in referenced]
+    doomed = [file for file in task.files if owner(_strip_branch_prefix(file[0], branches)) not in referenced]
     _delete_files(at, [name for name, _ in doomed])
     return replace(task, files=doomed).summarize()
 
@@ -281,10 +281,10 @@ def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None
     with translate_errors(table, at.storage_options):
         session = open_files(at.location, at.storage_options)
         files: list[str] = []
-        for each in set(owners) - named:
-            folder = each.partition("/")[0]
-            alone = f"{above}{each}.lance" if folder == "data" else each
-            files += [*session.list(f"{above}{each}"), *([alone] if folder != "_indices" else [])]
+        for name in set(owners) - named:
+            folder = name.partition("/")[0]
+            alone = f"{above}{name}.lance" if folder == "data" else name
+            files += [*session.list(f"{above}{name}"), *([alone] if folder != "_indices" else [])]
     _delete_files(at, files)
 
 
@@ -383,7 +383,7 @@ class _OrphanSearch:
             else:
                 yield file
         self.finished_jobs = {
-            job for job, kept in notes.items() if max(file.modified for file in kept) < self.jobs_until
+            job for job, records in notes.items() if max(file.modified for file in records) < self.jobs_until
         }
         needed = set().union(*(names for job, names in self.noted_by_job.items() if job not in self.finished_jobs))
         for file in (*(file for job in self.finished_jobs for file in notes[job]), *noted):
@@ -428,9 +428,9 @@ def _tracked_names(branch: lance.LanceDataset, since: int) -> Iterator[str]:
         yield from (owner(file) for file in batch["path"].to_pylist() if not _is_temporary(file))
 
 
-def _inherited_indices(name: str, branch: lance.LanceDataset, seen: int) -> set[str]:
+def _inherited_indices(name: str, branch: lance.LanceDataset, since: int) -> set[str]:
     """Return the indices that a branch has from its parent branch, which `tracked_files` does not list."""
-    versions = [ref["version"] for ref in branch.version_refs() if ref["version"] > seen]
+    versions = [ref["version"] for ref in branch.version_refs() if ref["version"] > since]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         uuids = pool.map(lambda version: _index_names(branch.checkout_version((name, version))), versions)
         return set().union(*uuids)
@@ -476,7 +476,7 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
             continue
         if (manifest.branch or MAIN) == name:
             files = manifest.files(at.location, at.storage_options)
-            named |= {file.removeprefix(above), *(owner(each.removeprefix(above)) for each in files)}
+            named |= {file.removeprefix(above), *(owner(path.removeprefix(above)) for path in files)}
     return named
 
 
@@ -541,6 +541,7 @@ def _stored_versions(table: TableRef, at: TableLocation) -> set[int]:
 
 def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
     """Return the tags of versions of a branch that are older than `older_than`, except tags of its current version."""
+    # pylance returns times of versions without a zone, in the local one.
     branch, until = table.branch or MAIN, datetime.now() - older_than
     old = []
     for name, tag in dataset.tags.list().items():

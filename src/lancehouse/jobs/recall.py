@@ -92,11 +92,15 @@ def measure_recall(
         raise InvalidInputError(f"{table}: the index {index.name} is for {index.metric}, not for {', '.join(METRICS)}")
     with translate_errors(table, table.storage_options):
         partitions = int(dataset.stats.index_stats(index.name)["indices"][0].get("num_partitions") or 1)
-    probes = nprobes or [*(each for each in PROBES if each < partitions), *([partitions] if partitions <= 200 else [])]
+    probes = nprobes or [
+        *(count for count in PROBES if count < partitions),
+        *([partitions] if partitions <= 200 else []),
+    ]
     truth = _find_truth(engine, pinned, column, index.metric, queries, k)
-    grid = [SearchEffort(), *(SearchEffort(each, factor) for factor in refine_factors or FACTORS for each in probes)]
+    grid = [SearchEffort(), *(SearchEffort(probe, factor) for factor in refine_factors or FACTORS for probe in probes)]
     _time_searches(pinned, column, truth, k, grid[0])  # reads the index into memory
     measured = [_time_searches(pinned, column, truth, k, effort) for effort in grid]
+    # `quantiles` refuses a single value, which is all that one query gives: each value is taken twice.
     rows = [
         (effort.nprobes, effort.refine_factor, recall, median(times), quantiles([*times, *times], n=20)[-1])
         for effort, (recall, times) in zip(grid, measured, strict=True)
@@ -144,9 +148,9 @@ def _time_searches(
     for vector, own, nearest in zip(truth.vectors, truth.rows.tolist(), truth.nearest, strict=True):
         search = VectorSearch(tuple(map(float, vector)), k + 1, column, columns=(ROW,), effort=effort)
         began = time.perf_counter()
-        found = search.search_index(table, dataset)
+        rows = search.search_index(table, dataset)
         times.append((time.perf_counter() - began) * 1000)
-        others = [row for row in found.column(ROW).to_pylist() if row != own][:k]
+        others = [row for row in rows.column(ROW).to_pylist() if row != own][:k]
         hits, wanted = hits + len(nearest.intersection(others)), wanted + len(nearest)
     return (hits / wanted if wanted else 1.0), times
 
@@ -163,7 +167,7 @@ def keep_recall(pinned: PinnedVersion, column: str | None, queries: int, k: int,
     table, dataset = pinned.open()
     index = find_vector_index(dataset, resolve_vector_column(table, dataset.schema, column))
     assert index is not None
-    [details] = [each for each in dataset.describe_indices() if each.name == index.name]
+    [details] = [description for description in dataset.describe_indices() if description.name == index.name]
     note = RecallNote(
         version=pinned.version,
         measured_ms=time.time_ns() // 1_000_000,

@@ -70,8 +70,8 @@ def delete(engine: Engine, address: TableAddress, where: str, how: WriteOptions)
     """
     if not where.strip():
         raise InvalidInputError("delete needs a condition; `true` deletes all rows")
-    if (done := find_version_of_same_run(address.to_ref(), how)) is not None:
-        return ChangeResult(done)
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return ChangeResult(existing_version)
 
     def attempt() -> ChangeResult:
         pinned = PinnedVersion.resolve(address)
@@ -107,8 +107,8 @@ def update(
         InvalidInputError: an expression or the condition is invalid, or a value does not fit its column.
         ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
     """
-    if (done := find_version_of_same_run(address.to_ref(), how)) is not None:
-        return ChangeResult(done)
+    if (existing_version := find_version_of_same_run(address.to_ref(), how)) is not None:
+        return ChangeResult(existing_version)
     setting = ColumnUpdate(dict(set), where)
 
     def attempt() -> ChangeResult:
@@ -251,14 +251,14 @@ class _ColumnUpdate:
         )
         with job.clean_up_after(written):
             updated, matched = self._match_in_memory(tasks) or self._match_by_shuffle(tasks)
-            written += [each.piece for each in updated]
+            written += [update.piece for update in updated]
             unmatched = sum(self.source.rows) - matched
             if not updated:
                 return ColumnUpdateResult(pinned.version, 0, unmatched)
             version = commit(
                 table, locate_table(table), tasks.to_operation(dataset, updated), pinned.version, self.how.properties
             )
-        return ColumnUpdateResult(version, sum(each.rows for each in updated), unmatched)
+        return ColumnUpdateResult(version, sum(update.rows for update in updated), unmatched)
 
     def _match_in_memory(self, tasks: ColumnUpdateTasks) -> tuple[list[UpdatedFragment], int] | None:
         """Match keys and write files in the same pieces; return None if there are too many keys for that."""
@@ -292,12 +292,12 @@ def _stale_companions(dataset: lance.LanceDataset, names: Sequence[str]) -> tupl
     """
     if dataset.has_stable_row_ids:
         return ()
-    changed = {each.id() for each in dataset.lance_schema.fields() if each.name() in names}
+    changed = {field.id() for field in dataset.lance_schema.fields() if field.name() in names}
     return tuple(
-        each.companion
-        for each in definitions(dataset.schema).values()
-        if not changed.isdisjoint(number for number, _ in each.inputs)
-        if each.companion in dataset.schema.names
+        definition.companion
+        for definition in definitions(dataset.schema).values()
+        if not changed.isdisjoint(number for number, _ in definition.inputs)
+        if definition.companion in dataset.schema.names
     )
 
 
@@ -362,11 +362,11 @@ class ColumnUpdateTasks:
     def to_operation(self, dataset: lance.LanceDataset, updated: Sequence[UpdatedFragment]) -> Any:
         """Return the change of a version that gives fragments their new files."""
         ids = find_own_ids(dataset, self._columns)
-        offsets = {each.fragment: base64.b64decode(each.offsets) for each in updated}
+        offsets = {update.fragment: base64.b64decode(update.offsets) for update in updated}
         return lance.LanceOperation.Update(
             removed_fragment_ids=[],
             updated_fragments=[
-                attach_file(dataset.get_fragment(each.fragment).metadata, ids, each.piece) for each in updated
+                attach_file(dataset.get_fragment(update.fragment).metadata, ids, update.piece) for update in updated
             ],
             new_fragments=[],
             fields_modified=sorted(ids.values()),

@@ -50,14 +50,14 @@ def parse_weights(hybrid: Any) -> tuple[float, float]:
     """Return the weights of vectors and words that the argument `hybrid` of a search means.
 
     Raises:
-        InvalidInputError: it is none of what it can be.
+        InvalidInputError: it has another form.
     """
     if hybrid in (None, "rrf") or hybrid is True:
         return 1.0, 1.0
     if not isinstance(hybrid, Mapping) or not {*hybrid} <= {VECTOR, TEXT}:
         raise InvalidInputError(f"hybrid must be {_HYBRID}, not {hybrid!r}")
     weights = hybrid.get(VECTOR, 0.0), hybrid.get(TEXT, 0.0)
-    if not all(_is_number(each) and isfinite(each) and each >= 0 for each in weights) or not sum(weights):
+    if not all(_is_number(weight) and isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights):
         raise InvalidInputError(f"hybrid must be {_HYBRID}, not {hybrid!r}")
     return float(weights[0]), float(weights[1])
 
@@ -70,7 +70,7 @@ def parse_queries(vector: Any, text: Any, hybrid: Any) -> QuerySet:
     """Return the queries that the arguments `vector` and `text` of a search mean.
 
     Raises:
-        InvalidInputError: neither is given, they do not fit each other, or a vector is none.
+        InvalidInputError: neither is given, they do not fit each other, or a vector is not one.
     """
     if isinstance(vector, pa.Table) or isinstance(text, pa.Table):
         return parse_query_table(*choose_table(vector, text, hybrid, pa.Table))
@@ -78,36 +78,33 @@ def parse_queries(vector: Any, text: Any, hybrid: Any) -> QuerySet:
         raise InvalidInputError("a search needs a vector, or a text, or both")
     if hybrid is not None and (vector is None or text is None):
         raise InvalidInputError("hybrid is for a search with a vector and a text")
-    vectors, texts = None if vector is None else _parse_vectors(vector), None if text is None else _parse_texts(text)
-    counts = {len(each) for each in (vectors, texts) if each is not None}
-    is_single = _is_single_vector(vector) if vector is not None else isinstance(text, str)
-    if len(counts) > 1 or (vector is not None and text is not None and is_single != isinstance(text, str)):
+    vectors = None if vector is None else _parse_vectors(vector)
+    texts = None if text is None else _parse_texts(text)
+    is_single = isinstance(text, str) if vectors is None else vectors.ndim == 1
+    matrix = None if vectors is None else _check_matrix(np.atleast_2d(vectors), None)
+    counts = {len(queries) for queries in (matrix, texts) if queries is not None}
+    if len(counts) > 1 or (vectors is not None and texts is not None and is_single != isinstance(text, str)):
         raise InvalidInputError("a hybrid search needs one vector and one text, or as many texts as vectors")
     [count] = counts
-    return QuerySet(Queries(vectors, texts), None if is_single else pa.array(range(count), pa.int64()))
-
-
-def _is_single_vector(vector: Any) -> bool:
-    if isinstance(vector, np.ndarray):
-        return vector.ndim == 1
-    return not isinstance(vector, Sequence) or not vector or _is_number(vector[0]) or isinstance(vector[0], str)
+    return QuerySet(Queries(matrix, texts), None if is_single else pa.array(range(count), pa.int64()))
 
 
 def _parse_vectors(vector: Any) -> Any:
+    """Return one vector as an array of one dimension, several as a matrix."""
     if isinstance(vector, str | bytes | Mapping) or not isinstance(vector, Iterable):
         raise InvalidInputError(f"vector must be {_KINDS}, not {vector!r}")
     try:
         listed = vector if isinstance(vector, np.ndarray | Sequence) else list(vector)
-        if any(each is None for each in listed):
+        if any(item is None for item in listed):
             raise InvalidInputError("vector: None is no vector; a null vector in a table of queries finds nothing")
-        matrix = np.array(listed, dtype=np.float64)
+        vectors = np.array(listed, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"vector must be {_KINDS}: a vector is a list of numbers, and several have the same length"
         ) from None
-    if matrix.ndim not in (1, 2) or not matrix.size:
-        raise InvalidInputError(f"vector must be {_KINDS}, not an array of shape {matrix.shape}")
-    return _check_matrix(np.atleast_2d(matrix), None)
+    if vectors.ndim not in (1, 2) or not vectors.size:
+        raise InvalidInputError(f"vector must be {_KINDS}, not an array of shape {vectors.shape}")
+    return vectors
 
 
 def _check_matrix(matrix: Any, ids: Any) -> Any:
@@ -128,7 +125,7 @@ def _check_matrix(matrix: Any, ids: Any) -> Any:
 
 def _parse_texts(text: Any) -> tuple[str, ...]:
     texts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
-    if not texts or not all(isinstance(each, str) for each in texts):
+    if not texts or not all(isinstance(item, str) for item in texts):
         raise InvalidInputError(f"text must be a text, a list of texts, or a table of queries, not {text!r}")
     return texts
 
@@ -139,12 +136,12 @@ def choose_table(vector: Any, text: Any, hybrid: Any, kind: type) -> tuple[Any, 
     Raises:
         InvalidInputError: the two are different.
     """
-    given = vector if isinstance(vector, kind) else text
-    if any(each is not None and each is not given for each in (vector, text)):
+    table = vector if isinstance(vector, kind) else text
+    if any(argument is not None and argument is not table for argument in (vector, text)):
         raise InvalidInputError(
             f"vector and text: a table of queries has both in its columns {QUERY}, {VECTOR} and {TEXT}; give it once"
         )
-    return given, vector is not None or hybrid is not None, text is not None or hybrid is not None
+    return table, vector is not None or hybrid is not None, text is not None or hybrid is not None
 
 
 def parse_query_table(table: pa.Table, with_vectors: bool, with_texts: bool) -> QuerySet:
@@ -183,8 +180,8 @@ def _check_ids(ids: Any) -> None:
         most = int(np.argmax(counts.field("counts").to_numpy())) if len(counts) < len(ids) else None
         double = None if most is None else counts.field("values")[most].as_py()
     except pa.ArrowNotImplementedError:  # structs and lists
-        seen = [repr(each) for each in ids.to_pylist()]
-        double = next((each for each in seen if seen.count(each) > 1), None) if len({*seen}) < len(seen) else None
+        texts = [repr(query_id) for query_id in ids.to_pylist()]
+        double = next((text for text in texts if texts.count(text) > 1), None) if len({*texts}) < len(texts) else None
     if double is not None:
         raise InvalidInputError(f"{QUERY}: several queries have {double!r}; give each a value of its own")
 
@@ -200,8 +197,8 @@ def _to_matrix(column: Any, ids: Any) -> Any:
         raise InvalidInputError(f"vector: the queries have vectors of {' and '.join(map(str, lengths[:2]))} numbers")
     width = lengths[0] if lengths else 1  # of nulls alone; they fit any column
     numbers = np.asarray(present.flatten().cast(pa.float64()).fill_null(float("nan")))
-    known = ids.filter(column.is_valid())
-    matrix = _check_matrix(numbers.reshape(len(present), width), known)
+    present_ids = ids.filter(column.is_valid())
+    matrix = _check_matrix(numbers.reshape(len(present), width), present_ids)
     if not column.null_count:
         return matrix
     whole = np.full((len(column), width), np.nan, np.float32)
@@ -218,21 +215,21 @@ def _to_texts(column: Any) -> tuple[str | None, ...]:
 # In this process
 
 
-def search_locally(pinned: PinnedVersion, asked: QuerySet, search: Search, threads: int) -> pa.Table:
+def search_locally(pinned: PinnedVersion, query_set: QuerySet, search: Search, threads: int) -> pa.Table:
     """Return the result of a search as an Arrow table, by threads of this process."""
     table, dataset = pinned.open()
-    plan = plan_search(table, dataset, search, asked.queries, threads)
-    schema = plan.search.schema(table, dataset, with_ids=asked.ids is not None)
+    plan = plan_search(table, dataset, search, query_set.queries, threads)
+    schema = plan.search.schema(table, dataset, with_ids=query_set.ids is not None)
 
     def find(piece: SearchPiece) -> Found:
-        return find_hits(table, dataset, plan, piece, asked.queries.slice(piece.numbers))
+        return find_hits(table, dataset, plan, piece, query_set.queries.slice(piece.numbers))
 
     with ThreadPoolExecutor(threads, thread_name_prefix="lancehouse-search") as pool:
-        found = join_found(list(pool.map(find, plan.pieces)))
-    ranked = rank_hits(plan.search, found)
+        hits = join_found(list(pool.map(find, plan.pieces)))
+    ranked = rank_hits(plan.search, hits)
     batches = read_ranked(table, dataset, plan.search, schema, ranked)
-    rows = to_result(plan.search, asked.ids, schema, batches)
-    return pa.Table.from_batches(rows, result_schema(plan.search, asked.ids, schema))
+    rows = to_result(plan.search, query_set.ids, schema, batches)
+    return pa.Table.from_batches(rows, result_schema(plan.search, query_set.ids, schema))
 
 
 def result_schema(search: Search, ids: Any, schema: pa.Schema) -> pa.Schema:

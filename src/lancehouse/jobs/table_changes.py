@@ -131,15 +131,17 @@ def add_null_columns(address: TableAddress, schema: pa.Schema) -> int:
     check_types(schema)
     empty_dataset(schema)
     require_free_names(schema.names)
-    for each in schema:
-        if not each.nullable:
-            raise TableSchemaValidationError(f"column {each.name} is null in the rows that exist: it must be nullable")
+    for column in schema:
+        if not column.nullable:
+            raise TableSchemaValidationError(
+                f"column {column.name} is null in the rows that exist: it must be nullable"
+            )
     fields = {field.name.lower(): field.name for field in schema}
 
     def add(_: TableRef, dataset: lance.LanceDataset) -> None:
         # Lance merges a struct that exists already with the new one, and takes names that differ by case alone.
-        if taken := [name for name in dataset.schema.names if name.lower() in fields]:
-            raise TableSchemaValidationError(f"{address} has a column {', '.join(taken)} already")
+        if duplicates := [name for name in dataset.schema.names if name.lower() in fields]:
+            raise TableSchemaValidationError(f"{address} has a column {', '.join(duplicates)} already")
         dataset.add_columns(schema)
 
     return _alter(address, add)
@@ -281,7 +283,11 @@ def _find_broken_sql(
 ) -> list[str]:
     """Return the columns whose SQL Lance can plan on the table now, and no longer after a change."""
     defined = definitions(dataset.schema)
-    by_sql = {name: each.sql for name, each in defined.items() if each.sql is not None and name not in dropped}
+    by_sql = {
+        name: definition.sql
+        for name, definition in defined.items()
+        if definition.sql is not None and name not in dropped
+    }
     if not by_sql:
         return []
     empty = empty_dataset(dataset.schema)
@@ -390,8 +396,8 @@ def replace_properties(address: TableAddress, properties: Mapping[str, str]) -> 
 
 def unset_properties(address: TableAddress, names: Sequence[str]) -> int:
     """Remove properties of a table, those that it has; return the version."""
-    known = address.to_ref().open().config()
-    return _update_config(address, dict.fromkeys(name for name in names if name in known))
+    config = address.to_ref().open().config()
+    return _update_config(address, dict.fromkeys(name for name in names if name in config))
 
 
 def _update_config(address: TableAddress, values: Mapping[str, str | None]) -> int:
@@ -508,18 +514,18 @@ class _Planner:
         self, path: Path, before: Iterable[pa.Field[Any]], after: Iterable[pa.Field[Any]], *, in_list: bool = False
     ) -> tuple[Fields, Fields]:
         """Return the fields of a table or struct afterwards, and what is new of them."""
-        fields = {each.name: each for each in before}
+        fields = {column.name: column for column in before}
         new: Fields = []
-        for each in after:
-            known = fields.get(each.name)
-            if known is None:
-                alike = [name for name in fields if name.casefold() == each.name.casefold()]
+        for column in after:
+            existing = fields.get(column.name)
+            if existing is None:
+                alike = [name for name in fields if name.casefold() == column.name.casefold()]
                 if alike:
-                    self._refuse((*path, each.name), f"differs from {alike[0]} by case alone")
-                fields[each.name] = each
-                new.append(each)
-            elif path or each.name not in self.fixed:
-                fields[each.name], added = self._evolve((*path, each.name), known, each, in_list=in_list)
+                    self._refuse((*path, column.name), f"differs from {alike[0]} by case alone")
+                fields[column.name] = column
+                new.append(column)
+            elif path or column.name not in self.fixed:
+                fields[column.name], added = self._evolve((*path, column.name), existing, column, in_list=in_list)
                 new += added
         return list(fields.values()), new
 
@@ -551,7 +557,7 @@ class _Planner:
         have: Any = before.type
         want: Any = after.type
         item, new = self._evolve((*path, "element"), have.value_field, want.value_field, in_list=True)
-        added = [after.with_type(pa.list_(each.with_name("item"))) for each in new]
+        added = [after.with_type(pa.list_(column.with_name("item"))) for column in new]
         return before.with_type(pa.list_(item)), added
 
     def _refuse(self, path: Path, problem: str) -> None:
@@ -565,7 +571,9 @@ def plan_columns(schema: pa.Schema, incoming: pa.Schema) -> SchemaEvolution:
         TableSchemaValidationError: they cannot; the message names the columns.
     """
     computed = definitions(schema)
-    evolution = plan_evolution(schema, incoming, [*computed, *(each.companion for each in computed.values())])
+    evolution = plan_evolution(
+        schema, incoming, [*computed, *(definition.companion for definition in computed.values())]
+    )
     require_free_names(evolution.new.names)
     return evolution
 

@@ -113,7 +113,7 @@ def plan(source: TableRef, target: TableLocation | None) -> CopyPlan:
     existing = {file for file in (list_existing_files(target, sizes) if target else ()) if not _is_mutable(file)}
     missing = [(file, size) for file, size in sizes.items() if file not in existing]
     new = [size for file, size in missing if not _is_mutable(file)]
-    phases = [_split_into_tasks([each for each in missing if phase.fullmatch(each[0])]) for phase in PHASES]
+    phases = [_split_into_tasks([file for file in missing if phase.fullmatch(file[0])]) for phase in PHASES]
     return CopyPlan(version, len(new), sum(new), phases, len(existing), branches, sorted(branch_of.keys() - tags))
 
 

@@ -55,7 +55,7 @@ Names = str | Sequence[str]
 T = TypeVar("T")
 
 LARGEST = 2**63 - 1
-_WRITES = (
+_WRITE_ARGUMENTS = (
     "vector_columns",
     "nullable",
     "run",
@@ -155,8 +155,8 @@ class TableJobs:
         Raises:
             NamespaceAlreadyExistsError: it exists, and `exist_ok` is False.
         """
-        levels, stored = self._some_namespace(namespace), check_properties("properties", properties or {})
-        self._calls.create_namespace(levels, stored, exist_ok=check_flag("exist_ok", exist_ok))
+        levels, properties = self._require_levels(namespace), check_properties("properties", properties or {})
+        self._calls.create_namespace(levels, properties, exist_ok=check_flag("exist_ok", exist_ok))
 
     def drop_namespace(self, namespace: TableName, *, cascade: bool = False) -> None:
         """Drop a namespace that is empty; with `cascade` also one that is not, where the catalog can.
@@ -166,10 +166,10 @@ class TableJobs:
             NamespaceNotEmptyError: it is not empty.
             UnsupportedOperationError: the catalog drops empty namespaces only.
         """
-        levels = self._some_namespace(namespace)
+        levels = self._require_levels(namespace)
         self._calls.drop_namespace(levels, cascade=check_flag("cascade", cascade))
 
-    def _some_namespace(self, namespace: Any) -> tuple[str, ...]:
+    def _require_levels(self, namespace: Any) -> tuple[str, ...]:
         if not (levels := check_levels("namespace", namespace)):
             raise InvalidInputError("namespace: name at least one level")
         return (*self._parent, *levels)
@@ -204,11 +204,11 @@ class TableJobs:
             TableAlreadyExistsError: it exists, and `exist_ok` is False.
             TableSchemaValidationError: Lance does not store such columns.
         """
-        columns, stored = check_schema("schema", schema), check_properties("properties", properties or {})
+        columns, properties = check_schema("schema", schema), check_properties("properties", properties or {})
         if some_text("comment", comment) is not None:
-            stored = {**stored, table_changes.COMMENT: str(comment)}
-        ok = check_flag("exist_ok", exist_ok)
-        return table_changes.create_table(self._address(table), columns, stored, exist_ok=ok)
+            properties = {**properties, table_changes.COMMENT: str(comment)}
+        exist_ok = check_flag("exist_ok", exist_ok)
+        return table_changes.create_table(self._address(table), columns, properties, exist_ok=exist_ok)
 
     def drop(self, table: TableName, *, missing_ok: bool = False) -> None:
         """Drop a table with its data, which cannot be undone.
@@ -233,8 +233,7 @@ class TableJobs:
         if not levels:
             raise InvalidInputError("new_name: name at least one level")
         new_id = (*old_id[:-1], *levels) if len(levels) == 1 else (*self._parent, *levels)
-        where = {"new_table_name": new_id[-1], "new_namespace_id": list(new_id[:-1])}
-        self._calls.call("rename_table", old_id, **where)
+        self._calls.call("rename_table", old_id, new_table_name=new_id[-1], new_namespace_id=list(new_id[:-1]))
 
     def schema(self, table: TableName, version: int | None = None, tag: str | None = None) -> Any:
         """Return the columns of a table, or of a version of it, as an Arrow schema."""
@@ -252,7 +251,7 @@ class TableJobs:
             TableColumnNotFoundError: there is no such column.
             InvalidInputError: another column is computed from one of them.
         """
-        return table_changes.drop_columns(self._address(table), _some(check_names("columns", columns)))
+        return table_changes.drop_columns(self._address(table), _require_any(check_names("columns", columns)))
 
     def rename_columns(self, table: TableName, names: Mapping[str, str]) -> int:
         """Rename columns, such as `{"old": "new"}`; return the version that this made. No data is written.
@@ -263,7 +262,7 @@ class TableJobs:
             InvalidInputError: the SQL of a computed column names one of them.
         """
         new_names = check_properties("names", names, "old and new names of columns, such as {'old': 'new'}")
-        return table_changes.rename_columns(self._address(table), _some(new_names))
+        return table_changes.rename_columns(self._address(table), _require_any(new_names))
 
     def alter_columns(self, table: TableName, changes: Mapping[str, Mapping[str, Any]]) -> int:
         """Change the type of columns, or whether they may be null; return the version that this made.
@@ -281,7 +280,7 @@ class TableJobs:
             TableSchemaValidationError: a type is no wider one.
             InvalidInputError: a column has nulls or an index, see above.
         """
-        return table_changes.alter_columns(self._address(table), _some(parse_alterations(changes)))
+        return table_changes.alter_columns(self._address(table), _require_any(parse_alterations(changes)))
 
     # Tags, branches, versions and properties
 
@@ -292,8 +291,9 @@ class TableJobs:
             TableTagAlreadyExistsError: there is a tag of that name, and `replace` is False.
             TableVersionNotFoundError: there is no such version.
         """
-        number, anew = check_number("version", version), check_flag("replace", replace)
-        return table_changes.set_tag(self._calls, self._address(table), check_text("name", name), number, replace=anew)
+        name, version = check_text("name", name), check_number("version", version)
+        replace = check_flag("replace", replace)
+        return table_changes.set_tag(self._calls, self._address(table), name, version, replace=replace)
 
     def untag(self, table: TableName, name: str) -> None:
         """Delete a tag; its version stays until it is cleaned up.
@@ -310,8 +310,8 @@ class TableJobs:
             TableBranchAlreadyExistsError: there is a branch of that name.
             TableVersionNotFoundError: there is no such version.
         """
-        number, called = check_number("version", version), check_text("name", name)
-        self._calls.call("create_table_branch", self._address(table).id, name=called, from_version=number)
+        name, version = check_text("name", name), check_number("version", version)
+        self._calls.call("create_table_branch", self._address(table).id, name=name, from_version=version)
 
     def drop_branch(self, table: TableName, name: str) -> None:
         """Delete a branch with the data that only it has.
@@ -355,15 +355,11 @@ class TableJobs:
         They are Lance's `config` of the table: the same under every catalog, versioned, and kept when the table is
         overwritten. `lance.*` are settings of Lance.
         """
-        stored = check_properties("properties", properties)
-        return table_changes.set_properties(self._address(table), stored)
+        return table_changes.set_properties(self._address(table), check_properties("properties", properties))
 
     def unset_properties(self, table: TableName, names: Names) -> int:
         """Remove properties of a table, those that it has; return the version."""
         return table_changes.unset_properties(self._address(table), check_names("names", names))
-
-    def _fill_options(self, how: Mapping[str, Any], where: str | None = None, recompute: bool = False) -> FillOptions:
-        return replace(parse_fill_options(how, where, recompute), allowed=self._functions)
 
     # Rows
 
@@ -382,9 +378,9 @@ class TableJobs:
         Raises:
             ConcurrentModificationError: other writers kept changing the same rows, so that all retries failed.
         """
-        values, rows = check_expressions(set), check_condition("where", where)
+        expressions, condition = check_expressions(set), check_condition("where", where)
         write_options = parse_write_options("update", how)
-        return row_changes.update(self._engine, self._address(table), values, rows, write_options)
+        return row_changes.update(self._engine, self._address(table), expressions, condition, write_options)
 
     def merge(
         self,
@@ -513,10 +509,9 @@ class TableJobs:
     def _search(
         self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
     ) -> Any:
-        asked = search_jobs.parse_queries(vector, text, hybrid)
-        return search_jobs.search_locally(
-            PinnedVersion.resolve(address, selector), asked, how, self._engine.parallelism
-        )
+        queries = search_jobs.parse_queries(vector, text, hybrid)
+        pinned = PinnedVersion.resolve(address, selector)
+        return search_jobs.search_locally(pinned, queries, how, self._engine.parallelism)
 
     def explain_search(self, table: TableName, vector: Any = None, k: int = 10, **how: Any) -> str:
         """Return how `search` would find its rows, with the same arguments, and why: by index or by comparing all."""
@@ -528,9 +523,9 @@ class TableJobs:
     def _explain(
         self, address: TableAddress, vector: Any, text: Any, how: Search, hybrid: Any, selector: VersionSelector
     ) -> str:
-        asked = search_jobs.parse_queries(vector, text, hybrid)
+        query_set = search_jobs.parse_queries(vector, text, hybrid)
         ref, dataset = PinnedVersion.resolve(address, selector).open()
-        return plan_search(ref, dataset, how, asked.queries, self._engine.parallelism).explain()
+        return plan_search(ref, dataset, how, query_set.queries, self._engine.parallelism).explain()
 
     def recall(
         self,
@@ -564,22 +559,25 @@ class TableJobs:
         Raises:
             InvalidInputError: the column has no index.
         """
-        named, file, keeps = some_text("column", column), some_text("plot", plot), check_flag("keep", keep)
+        column, file, is_kept = some_text("column", column), some_text("plot", plot), check_flag("keep", keep)
         probes, factors = check_numbers("nprobes", nprobes), check_numbers("refine_factor", refine_factor)
         pinned = PinnedVersion.resolve(self._address(table))
-        measured = recall_jobs.measure_recall(self._engine, pinned, named, queries, k, probes, factors)
+        measurement = recall_jobs.measure_recall(self._engine, pinned, column, queries, k, probes, factors)
         if file is not None:
             title = f"{pinned.address}: recall@{k} of {queries} queries"
-            Path(file).write_text(recall_jobs.plot_recall(title, measured), "utf-8")
-        if keeps:
-            recall_jobs.keep_recall(pinned, named, queries, k, measured)
-        return self._to_frame(measured)
+            Path(file).write_text(recall_jobs.plot_recall(title, measurement), "utf-8")
+        if is_kept:
+            recall_jobs.keep_recall(pinned, column, queries, k, measurement)
+        return self._to_frame(measurement)
 
     def _to_frame(self, rows: pa.Table) -> Any:
         """Return rows as the caller gets them; a DataFrame with Spark."""
         return rows
 
     # Computed columns
+
+    def _fill_options(self, how: Mapping[str, Any], where: str | None = None, recompute: bool = False) -> FillOptions:
+        return replace(parse_fill_options(how, where, recompute), allowed=self._functions)
 
     def add_columns(
         self,
@@ -610,15 +608,16 @@ class TableJobs:
             check_flag("allow_changed", allow_changed)
             return table_changes.add_null_columns(self._address(table), check_schema("columns", columns))
         columns = check_mapping("columns", columns, "new columns, such as {'twice': 'id * 2'}")
-        reads, changed = some_names("read_columns", read_columns), check_flag("allow_changed", allow_changed)
+        read_columns = some_names("read_columns", read_columns)
+        allow_changed = check_flag("allow_changed", allow_changed)
         if not any(map(is_column_function, columns.values())):
             if how:
                 raise InvalidInputError(f"{', '.join(how)}: only for functions that @lancehouse.column has marked")
-            return columns_jobs.add_columns_once(self._engine, self._address(table), columns, reads)
-        if reads is not None:
+            return columns_jobs.add_columns_once(self._engine, self._address(table), columns, read_columns)
+        if read_columns is not None:
             raise InvalidInputError("read_columns: functions that are marked with @column name their inputs there")
         functions = parse_functions(columns)
-        self.define_columns(table, functions, allow_changed=changed)
+        self.define_columns(table, functions, allow_changed=allow_changed)
         return self.backfill(table, functions, **how).version
 
     def define_columns(self, table: TableName, columns: Mapping[str, Any], *, allow_changed: bool = False) -> int:
@@ -634,9 +633,8 @@ class TableJobs:
         Raises:
             InvalidInputError: a column exists that is not computed or has another type, or a function has changed.
         """
-        functions = parse_functions(columns)
-        changed = check_flag("allow_changed", allow_changed)
-        return columns_jobs.define_columns(self._engine, self._address(table), functions, allow_changed=changed)
+        functions, allow_changed = parse_functions(columns), check_flag("allow_changed", allow_changed)
+        return columns_jobs.define_columns(self._engine, self._address(table), functions, allow_changed=allow_changed)
 
     def backfill(
         self,
@@ -673,13 +671,13 @@ class TableJobs:
             ConcurrentModificationError: others kept changing the same rows; the same call goes on.
         """
         if isinstance(columns, Mapping):
-            chosen: Sequence[str] | Mapping[str, ColumnFunction] | None = parse_functions(columns)
+            functions: Sequence[str] | Mapping[str, ColumnFunction] | None = parse_functions(columns)
         else:
-            chosen = some_names("columns", columns)
+            functions = some_names("columns", columns)
         how, report = split_report(how)
         options = self._fill_options(how, check_condition("where", where), check_flag("recompute", recompute))
-        named = some_text("version", version)
-        return columns_jobs.backfill(self._engine, self._address(table), chosen, options, named, report)
+        version = some_text("version", version)
+        return columns_jobs.backfill(self._engine, self._address(table), functions, options, version, report)
 
     def computed_columns(self, table: TableName) -> Any:
         """Return the computed columns of a table: functions, versions, inputs, and how many rows are filled."""
@@ -724,15 +722,15 @@ class TableJobs:
             TableAlreadyExistsError: there is a table that is no view, or a view with other columns.
         """
         if isinstance(columns, Mapping):
-            taken = dict(check_mapping("columns", columns, "columns and SQL, such as {'id': 'id'}"))
+            expressions = dict(check_mapping("columns", columns, "columns and SQL, such as {'id': 'id'}"))
         else:
-            taken = {name: quote_name(name) for name in check_names("columns", columns)}
-        made_by = None if function is None else ColumnFunction.of(function)
+            expressions = {name: quote_name(name) for name in check_names("columns", columns)}
+        column_function = None if function is None else ColumnFunction.of(function)
         how, report = split_report(how)
         options = self._fill_options(how)
         ids = self._address(check_table("view", view)), self._address(check_table("source", source))
-        rows = check_condition("where", where)
-        return views.create_view(self._engine, *ids, taken, made_by, rows, options, report)
+        condition = check_condition("where", where)
+        return views.create_view(self._engine, *ids, expressions, column_function, condition, options, report)
 
     def view_errors(self, view: TableName, columns: Names = ()) -> Any:
         """Return the rows of its source that a view leaves out, since its function failed: row id, version, exception.
@@ -752,10 +750,10 @@ class TableJobs:
             function: its function, where it cannot be imported by its name.
             how: see `backfill`.
         """
-        made_by = None if function is None else ColumnFunction.of(function)
+        column_function = None if function is None else ColumnFunction.of(function)
         how, report = split_report(how)
         address, options = self._address(check_table("view", view)), self._fill_options(how)
-        return views.refresh_view(self._engine, address, made_by, options, report)
+        return views.refresh_view(self._engine, address, column_function, options, report)
 
     def lineage(self, table: TableName) -> Any:
         """Return what the computed columns of a table come from, and the table itself if it is a view, upwards."""
@@ -868,11 +866,11 @@ class TableJobs:
 
         See `compact` for namespaces.
         """
-        chosen, anew = some_names("names", names), check_flag("retrain", retrain)
+        names, retrain = some_names("names", names), check_flag("retrain", retrain)
         return self._run_on(
             table,
             namespace,
-            lambda address: index_building.optimize_indices(self._engine, address, chosen, retrain=anew),
+            lambda address: index_building.optimize_indices(self._engine, address, names, retrain=retrain),
         )
 
     def cleanup(
@@ -887,9 +885,9 @@ class TableJobs:
 
         See `compact` for namespaces.
         """
-        tells = check_flag("dry_run", dry_run)
+        dry_run = check_flag("dry_run", dry_run)
         return self._run_on(
-            table, namespace, lambda address: orphans.run_cleanup(self._engine, address, older_than, dry_run=tells)
+            table, namespace, lambda address: orphans.run_cleanup(self._engine, address, older_than, dry_run=dry_run)
         )
 
     def remove_orphans(
@@ -915,11 +913,9 @@ class TableJobs:
             no_writers: the caller guarantees that nobody writes to the table, so that any age is allowed; jobs that can
                 be resumed are still kept for 7 days, unless `older_than` is given.
         """
-        tells, alone = check_flag("dry_run", dry_run), check_flag("no_writers", no_writers)
+        flags = {"dry_run": check_flag("dry_run", dry_run), "no_writers": check_flag("no_writers", no_writers)}
         return self._run_on(
-            table,
-            namespace,
-            lambda address: orphans.run_removal(self._engine, address, older_than, dry_run=tells, no_writers=alone),
+            table, namespace, lambda address: orphans.run_removal(self._engine, address, older_than, **flags)
         )
 
     def _run_on(self, table: TableName | None, namespace: TableName | None, work: Callable[[TableAddress], T]) -> Any:
@@ -951,7 +947,7 @@ def measure_largest_table(connection: Connection | LanceNamespace, namespace: Se
 
 
 def measure_table(address: TableAddress) -> int:
-    """Return the size in bytes of a table's data files; 0 if it cannot be read, of which the job tells the reason."""
+    """Return the size in bytes of a table's data files; 0 if it cannot be read, which the job itself will report."""
     try:
         totals = address.to_ref().open().get_version()["metadata"]
     except LanceNamespaceError:
@@ -966,7 +962,7 @@ def check_text(name: str, value: Any) -> str:
     """Return a text.
 
     Raises:
-        InvalidInputError: it is none; likewise for all functions below.
+        InvalidInputError: it is not a text. The functions below raise the same for what they check.
     """
     if not isinstance(value, str):
         raise _wrong_type(name, "a text", value)
@@ -987,10 +983,10 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_levels(name: str, value: Any) -> tuple[str, ...]:
     """Return the levels of a namespace that is given as a list or as text; no levels mean the whole catalog."""
-    found = parse_levels(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
-    if found is None or not all(isinstance(level, str) for level in found):
+    levels = parse_levels(value) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
+    if levels is None or not all(isinstance(level, str) for level in levels):
         raise _wrong_type(name, "text such as 'wh.db', or a list of levels", value)
-    return found
+    return levels
 
 
 def check_arguments(value: Any) -> dict[str, Any] | list[Any] | None:
@@ -1001,11 +997,11 @@ def check_arguments(value: Any) -> dict[str, Any] | list[Any] | None:
     if not is_named and (isinstance(value, str | Mapping) or not isinstance(value, Sequence)):
         raise _wrong_type("args", "values by name, such as {'id': 5}, or a list of them", value)
     arguments = dict(value) if is_named else list(value)
-    for name, each in arguments.items() if isinstance(arguments, dict) else enumerate(arguments):
-        if not _is_argument(each):
+    for name, argument in arguments.items() if isinstance(arguments, dict) else enumerate(arguments):
+        if not _is_argument(argument):
             raise InvalidInputError(
-                f"args: {name} is {type(each).__name__}, or has such a value, for which SQL has none; integers have 64 "
-                "bits there: give a Decimal for larger ones"
+                f"args: {name} is {type(argument).__name__}, or has such a value, for which SQL has none; integers "
+                "have 64 bits there: give a Decimal for larger ones"
             )
     return arguments
 
@@ -1047,10 +1043,10 @@ def check_condition(name: str, value: Any) -> str | None:
 
 def check_names(name: str, value: Any) -> tuple[str, ...]:
     """Return one name or several as a tuple."""
-    checked = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
-    if checked is None or not all(isinstance(each, str) for each in checked):
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else None
+    if names is None or not all(isinstance(item, str) for item in names):
         raise _wrong_type(name, "the name of a column, or a list of names", value)
-    return checked
+    return names
 
 
 def some_names(name: str, value: Any) -> tuple[str, ...] | None:
@@ -1070,7 +1066,7 @@ def check_numbers(name: str, value: Any) -> list[int] | None:
     if value is None:
         return None
     numbers: list[Any] = [value] if isinstance(value, int) else list(value) if isinstance(value, Iterable) else []
-    if not numbers or not all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
+    if not numbers or not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
         raise _wrong_type(name, "a whole number, or a list of such", value)
     return numbers
 
@@ -1084,7 +1080,7 @@ def check_mapping(name: str, value: Any, expected: str) -> Mapping[str, Any]:
 
 def check_properties(name: str, value: Any, expected: str = "texts by name, such as {'owner': 'me'}") -> dict[str, str]:
     """Return a mapping of texts to texts."""
-    if not all(isinstance(each, str) for each in check_mapping(name, value, expected).values()):
+    if not all(isinstance(text, str) for text in check_mapping(name, value, expected).values()):
         raise _wrong_type(name, expected, value)
     return dict(value)
 
@@ -1103,10 +1099,10 @@ def parse_alterations(changes: Any) -> dict[str, tuple[pa.DataType | None, bool 
     expected = "changes of columns, such as {'id': {'type': 'bigint', 'nullable': True}}"
     parsed = {}
     for column, change in check_mapping("changes", changes, expected).items():
-        given = check_mapping(f"changes: {column}", change, "{'type': …, 'nullable': …}")
-        if not given or {*given} - {"type", "nullable"}:
+        check_mapping(f"changes: {column}", change, "{'type': …, 'nullable': …}")
+        if not change or {*change} - {"type", "nullable"}:
             raise _wrong_type(f"changes: {column}", "{'type': …, 'nullable': …}, or one of them", change)
-        dtype, nullable = given.get("type"), given.get("nullable")
+        dtype, nullable = change.get("type"), change.get("nullable")
         if dtype is not None and not isinstance(dtype, str | pa.DataType):
             raise _wrong_type(f"changes: {column}: type", "a type, of Arrow or as text such as 'bigint'", dtype)
         new_type: pa.DataType | None = None if dtype is None else parse_field(column, dtype).type
@@ -1118,8 +1114,8 @@ def parse_alterations(changes: Any) -> dict[str, tuple[pa.DataType | None, bool 
 C = TypeVar("C", bound=Collection[Any])
 
 
-def _some(columns: C) -> C:
-    """Return names of columns, of which there is at least one."""
+def _require_any(columns: C) -> C:
+    """Return columns, after a check that there is at least one."""
     if not columns:
         raise InvalidInputError("columns: name at least one")
     return columns
@@ -1155,7 +1151,13 @@ def check_arrow(value: Any) -> pa.Table:
     return value
 
 
-_SEARCHES = (
+def _check_argument_names(call: str, arguments: Mapping[str, Any], names: Collection[str]) -> None:
+    for name in arguments:
+        if name not in names:
+            raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, names)}")
+
+
+_SEARCH_ARGUMENTS = (
     "column",
     "filter",
     "columns",
@@ -1177,23 +1179,20 @@ def parse_search_options(call: str, k: Any, arguments: Mapping[str, Any]) -> Sea
         k: number of rows.
         arguments: the keyword arguments.
     """
-    for name in arguments:
-        if name not in _SEARCHES:
-            raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _SEARCHES)}")
-    given = {name: arguments.get(name) for name in _SEARCHES}
-    effort = SearchEffort(given["nprobes"], given["refine_factor"], given["ef"])
+    _check_argument_names(call, arguments, _SEARCH_ARGUMENTS)
+    effort = SearchEffort(*(arguments.get(name) for name in ("nprobes", "refine_factor", "ef")))
     require_count("k", k)
     effort.check(k)
     return Search(
         int(k),
-        column=some_text("column", given["column"]),
-        text_column=some_text("text_column", given["text_column"]),
-        filter=check_condition("filter", given["filter"]),
-        columns=some_names("columns", given["columns"]),
-        metric=some_text("metric", given["metric"]),
+        column=some_text("column", arguments.get("column")),
+        text_column=some_text("text_column", arguments.get("text_column")),
+        filter=check_condition("filter", arguments.get("filter")),
+        columns=some_names("columns", arguments.get("columns")),
+        metric=some_text("metric", arguments.get("metric")),
         effort=effort,
         prefilter=check_flag("prefilter", arguments.get("prefilter", True)),
-        weights=search_jobs.parse_weights(given["hybrid"]),
+        weights=search_jobs.parse_weights(arguments.get("hybrid")),
     )
 
 
@@ -1214,11 +1213,9 @@ def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions
         arguments: the keyword arguments.
     """
     for name in arguments:
-        if name in _WRITES:
-            continue
         if call == "ingest" and name in ALL_OPTIONS:
             raise InvalidInputError(f"{name} is an option of the format: give it as options={{{name!r}: …}}")
-        raise InvalidInputError(f"{call} has no argument {name!r}; {suggest(name, _WRITES)}")
+    _check_argument_names(call, arguments, _WRITE_ARGUMENTS)
     vectors = check_mapping(
         "vector_columns", arguments.get("vector_columns") or {}, "columns and dimensions: {'emb': 128}"
     )
@@ -1233,29 +1230,24 @@ def parse_write_options(call: str, arguments: Mapping[str, Any]) -> WriteOptions
     nullable = arguments.get("nullable", True)
     if not isinstance(nullable, bool):
         raise _wrong_type("nullable", "True, or False to keep what the rows say of nulls", nullable)
-    evolves = _parse_schema_mode(call, arguments.get("schema_mode", "fixed"))
-    return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable, evolves=evolves)
-
-
-def _parse_schema_mode(call: str, mode: Any) -> bool:
-    """Return whether columns may evolve."""
-    if mode not in SCHEMA_MODES:
-        raise _wrong_type("schema_mode", " or ".join(SCHEMA_MODES), mode)
-    if mode == "evolve" and call not in _EVOLVING:
+    schema_mode = arguments.get("schema_mode", "fixed")
+    if schema_mode not in SCHEMA_MODES:
+        raise _wrong_type("schema_mode", " or ".join(SCHEMA_MODES), schema_mode)
+    evolves = bool(schema_mode == "evolve")
+    if evolves and call not in _EVOLVING:
         raise InvalidInputError(f"schema_mode: columns evolve by {', '.join(_EVOLVING)}, not by {call}")
-    return bool(mode == "evolve")
+    return WriteOptions(vectors, layout, some_text("run", arguments.get("run")), nullable=nullable, evolves=evolves)
 
 
 def parse_functions(columns: Any) -> dict[str, ColumnFunction]:
     """Return the functions of computed columns, by their names."""
-    given = check_mapping("columns", columns, "columns and functions, such as {'embedding': Embed}")
-    return {name: ColumnFunction.of(function) for name, function in given.items()}
+    functions = check_mapping("columns", columns, "columns and functions, such as {'embedding': Embed}")
+    return {name: ColumnFunction.of(function) for name, function in functions.items()}
 
 
 _ON_ERROR = ("fail", "null", "skip")
-_FILLS = {
-    "optimize_indices": (bool, "True or False"),
-    "where_failed": (bool, "True or False"),
+_FILL_FLAGS = ("optimize_indices", "where_failed")
+_FILL_NUMBERS = {
     "batch_rows": (int, "a number of rows"),
     "checkpoint_rows": (int, "a number of rows"),
     "checkpoint_s": (int | float, "seconds"),
@@ -1278,31 +1270,29 @@ def split_report(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], ReportFi
 
 def parse_fill_options(arguments: Mapping[str, Any], where: str | None, recompute: bool) -> FillOptions:
     """Return the options of `backfill` from its keyword arguments."""
-    known = (*_FILLS, "on_error", "retry_on", "resources")
-    for name in arguments:
-        if name not in known:
-            raise InvalidInputError(f"backfill has no argument {name!r}; {suggest(name, known)}")
-    given = {name: value for name, value in arguments.items() if value is not None}
-    for name, (kind, expected) in _FILLS.items():
-        value: Any = given.get(name, kind is bool or 1)
-        least = 0 if name in ("retries", "backoff_s") else 1e-3
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise _wrong_type(name, expected, value)
-        if kind is not bool and not least <= float(value) < LARGEST:  # type: ignore[arg-type]
-            raise _wrong_type(name, expected, value)
-    if given.get("on_error", "fail") not in _ON_ERROR:
-        raise _wrong_type("on_error", f"one of {', '.join(_ON_ERROR)}", given["on_error"])
-    retried = given.pop("retry_on", ())
-    retried = [retried] if isinstance(retried, str | type) else retried
-    if not isinstance(retried, Iterable):
-        raise _wrong_type("retry_on", "exceptions, or their names", retried)
-    names = tuple(each.__name__ if isinstance(each, type) else each for each in retried)
-    rules = {name: given.pop(name) for name in ("on_error", "retries", "backoff_s", "timeout_s") if name in given}
-    resources = check_mapping("resources", given.pop("resources", {}), "amounts, such as {'gpu': 1}")
-    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in resources.values()):
+    _check_argument_names("backfill", arguments, (*_FILL_FLAGS, *_FILL_NUMBERS, "on_error", "retry_on", "resources"))
+    options = {name: value for name, value in arguments.items() if value is not None}
+    for name, value in options.items():
+        if name in _FILL_FLAGS:
+            check_flag(name, value)
+        elif name in _FILL_NUMBERS:
+            kind, expected = _FILL_NUMBERS[name]
+            least = 0 if name in ("retries", "backoff_s") else 1e-3
+            if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < LARGEST:
+                raise _wrong_type(name, expected, value)
+    if options.get("on_error", "fail") not in _ON_ERROR:
+        raise _wrong_type("on_error", f"one of {', '.join(_ON_ERROR)}", options["on_error"])
+    exceptions = options.pop("retry_on", ())
+    exceptions = [exceptions] if isinstance(exceptions, str | type) else exceptions
+    if not isinstance(exceptions, Iterable):
+        raise _wrong_type("retry_on", "exceptions, or their names", exceptions)
+    names = tuple(item.__name__ if isinstance(item, type) else item for item in exceptions)
+    rules = {name: options.pop(name) for name in ("on_error", "retries", "backoff_s", "timeout_s") if name in options}
+    resources = check_mapping("resources", options.pop("resources", {}), "amounts, such as {'gpu': 1}")
+    if any(isinstance(amount, bool) or not isinstance(amount, int | float) for amount in resources.values()):
         raise _wrong_type("resources", "amounts, such as {'gpu': 1}", resources)
-    calls = CallRules(retry_on=check_names("retry_on", names), **rules)
-    return FillOptions(where, recompute, rules=calls, resources=resources, **given)
+    call_rules = CallRules(retry_on=check_names("retry_on", names), **rules)
+    return FillOptions(where, recompute, rules=call_rules, resources=resources, **options)
 
 
 def _wrong_type(name: str, expected: str, value: Any) -> InvalidInputError:

@@ -111,24 +111,24 @@ def create_view(
     """
     origin, dataset = PinnedVersion.resolve(source).open()
     require_stable_row_ids(origin, has_them=dataset.has_stable_row_ids)
-    given, schema = plan_view(origin, dataset, source.id, columns, function, where)
+    definition, schema = plan_view(origin, dataset, source.id, columns, function, where)
     table = address.to_ref()
     if not table.exists():
         declare_table(table, {VIEW_OF: format_levels(source.id)})
-        metadata = {VIEW: given.to_metadata()}
-        note = {MESSAGE: f"Create a view of {format_levels(source.id)} ({given.title})"}
+        metadata = {VIEW: definition.to_metadata()}
+        note = {MESSAGE: f"Create a view of {format_levels(source.id)} ({definition.title})"}
         create(table, locate_table(table), schema.with_metadata(metadata), [], note)
     else:
         with table.dataset() as view:
-            existing = require_same_columns(table, view, given, schema)
-            if existing != given:
+            existing = require_same_columns(table, view, definition, schema)
+            if existing != definition:
                 view.update_config({REFRESHED: json.dumps([uuid4().hex])})  # all rows are made again
-                view.update_schema_metadata({VIEW.decode(): given.to_metadata()})
+                view.update_schema_metadata({VIEW.decode(): definition.to_metadata()})
     return refresh_view(engine, address, function, options, report)
 
 
 def require_same_columns(
-    table: TableRef, view: lance.LanceDataset, given: ViewDefinition, schema: pa.Schema
+    table: TableRef, view: lance.LanceDataset, definition: ViewDefinition, schema: pa.Schema
 ) -> ViewDefinition:
     """Return the definition of a view that exists.
 
@@ -136,7 +136,7 @@ def require_same_columns(
         TableAlreadyExistsError: it is no view, or has other columns than those that are given.
     """
     existing = ViewDefinition.from_schema(view.schema)
-    if existing is None or existing.names != given.names or not _own_schema(view, existing).equals(schema):
+    if existing is None or existing.names != definition.names or not _own_schema(view, existing).equals(schema):
         what = "a view with other columns" if existing else "a table that is no view"
         raise TableAlreadyExistsError(f"{table}: there is {what}; drop it first")
     return existing
@@ -174,11 +174,11 @@ def plan_view(
         scanner = dataset.scanner(columns=dict(definition.columns) or [], filter=definition.where, with_row_id=True)
         scanner.explain_plan()
         # Without their metadata: a computed column of the source is none of the view's.
-        taken = [each.remove_metadata() for each in scanner.projected_schema if each.name != "_rowid"]
-        if blobs := [each.name for each in scanner.projected_schema if has_blobs(each)]:
+        source_columns = [column.remove_metadata() for column in scanner.projected_schema if column.name != "_rowid"]
+        if blobs := [column.name for column in scanner.projected_schema if has_blobs(column)]:
             raise InvalidInputError(f"a view cannot take blobs along, such as {', '.join(blobs)}: read them by row id")
-    fields = [*taken, *(_made_fields(function) if function is not None else ())]
-    if len({each.name for each in fields}) != len(fields) or not fields:
+    fields = [*source_columns, *(_made_fields(function) if function is not None else ())]
+    if len({column.name for column in fields}) != len(fields) or not fields:
         raise InvalidInputError("a view has at least one column, and each name once")
     schema = relax_nullability(pa.schema([*fields, pa.field(SOURCE_ROW, pa.int64())]).remove_metadata())
     check_types(schema)
@@ -282,17 +282,17 @@ class _Refresh:
         if pinned.version == shown.version and not retried:
             return RefreshResult(int(view.version), shown.version)
         changes = _SourceChanges.find(pinned, self.definition, shown.version, retried)
-        made = _take_over(records, pinned.version, job.write_location())
+        parts = _take_over(records, pinned.version, job.write_location())
         landed = find_version_of_run(table, started["run"]) if started else None
         if landed is not None and find_restore(table, landed) is None:
             # An earlier call died after its commit.
             if pinned.version == started["version"]:
-                return self._finish(table, job, pinned, run, changes, failed, made)
+                return self._finish(table, job, pinned, run, changes, failed, parts)
             job.progress().clear()  # what it showed was cleaned up since
             return self.run(table.open())
         job.progress().record(START, {"version": pinned.version, "run": run})
-        made += self._make_rows(job, pinned, changes, view.data_storage_version, made)
-        pieces = [piece for each in made for piece in each.pieces]
+        parts += self._make_rows(job, pinned, changes, view.data_storage_version, parts)
+        pieces = [piece for part in parts for piece in part.pieces]
         stale = self._find_stale(changes, view)
         change = delete_rows(table, view, offsets_by_fragment([stale]) if len(stale) else {})
         origin = f"{format_levels(source.id)}, version {pinned.version}"
@@ -306,9 +306,10 @@ class _Refresh:
                 RUN: run,
                 MESSAGE: f"Refresh from {origin} ({self.definition.title})",
             },
+            # Of two refreshes at the same time, which may add the same rows, Lance refuses the second.
             is_merge=True,
         )
-        result = self._finish(table, job, pinned, run, changes, failed, made)
+        result = self._finish(table, job, pinned, run, changes, failed, parts)
         return replace(result, version=max(version, result.version), deleted=change.rows)
 
     def _finish(
@@ -319,28 +320,28 @@ class _Refresh:
         run: str,
         changes: _SourceChanges,
         failed: Mapping[int, tuple[str, str]],
-        made: Sequence[MadeRows],
+        parts: Sequence[MadeRows],
     ) -> RefreshResult:
         """Note which version of the source the view shows, and for which rows the function has failed."""
-        new = {row_id: (message, self.definition.version) for each in made for row_id, message in each.failed}
-        kept = {row_id: error for row_id, error in failed.items() if row_id in changes.unchanged} | new
-        if failed or kept:
-            newest = dict(list(kept.items())[-MOST_FAILED:])
+        new = {row_id: (message, self.definition.version) for part in parts for row_id, message in part.failed}
+        errors = {row_id: error for row_id, error in failed.items() if row_id in changes.unchanged} | new
+        if failed or errors:
+            newest = dict(list(errors.items())[-MOST_FAILED:])
             rows = [[key, *error] for key, error in newest.items()]
             view_error_records(job.write_location()).record(VIEW_ERRORS, rows)
         # After the commit of the rows. Who dies in between has left the records, by whose run the next call finds it.
         with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
             made_by = json_digest(self.definition.to_metadata())
-            note = [pinned.version, pinned.transaction_uuid, len(kept), made_by, run]
+            note = [pinned.version, pinned.transaction_uuid, len(errors), made_by, run]
             dataset.update_config({REFRESHED: json.dumps(note)})
         job.progress().clear()
-        written = parse_new_fragments([piece for each in made for piece in each.pieces])
+        written = parse_new_fragments([piece for part in parts for piece in part.pieces])
         return RefreshResult(
             int(dataset.version),
             pinned.version,
-            inserted=sum(each.physical_rows for each in written),
+            inserted=sum(fragment.physical_rows for fragment in written),
             failed=len(new),
-            bytes=sum(file.file_size_bytes or 0 for each in written for file in each.files),
+            bytes=sum(file.file_size_bytes or 0 for fragment in written for file in fragment.files),
         )
 
     def _make_rows(
@@ -349,11 +350,13 @@ class _Refresh:
         pinned: PinnedVersion,
         changes: _SourceChanges,
         storage_version: str,
-        known: Sequence[MadeRows],
+        known_parts: Sequence[MadeRows],
     ) -> list[MadeRows]:
         """Write the rows that come of new and changed rows, except for those that an earlier call has written."""
         _, dataset = pinned.open()
-        begin = {each.fragment_id: 0 for each in dataset.get_fragments()} | {each.fragment: each.end for each in known}
+        begin = {fragment.fragment_id: 0 for fragment in dataset.get_fragments()} | {
+            part.fragment: part.end for part in known_parts
+        }
         todo = [(fragment, first) for fragment, first in begin.items() if first is not None]
         maker = RowMaker(
             self.definition,
@@ -365,19 +368,19 @@ class _Refresh:
 
         def work(parts: Sequence[tuple[int, int]]) -> Iterator[str]:
             for fragment, first in parts:
-                for made in maker.make(job, pinned, fragment, first, storage_version):
-                    yield made.to_json()
+                for part in maker.make(job, pinned, fragment, first, storage_version):
+                    yield part.to_json()
 
         groups = self.options.spread(todo, self.engine)
-        done = sum(each.rows for each in known)
+        known_rows = sum(part.rows for part in known_parts)
 
         def count_done(records: Mapping[str, Any]) -> tuple[int, int]:
-            found = _parse_made(records, pinned.version)
-            return sum(each.rows for each in found), sum(len(each.failed) for each in found)
+            new_parts = _parse_made(records, pinned.version)
+            return sum(part.rows for part in new_parts), sum(len(part.failed) for part in new_parts)
 
         name, progress = format_levels(self.address.id), job.progress()
-        taken = {START, *(each.key(pinned.version) for each in known)}
-        with watch_fill(self.report, name, progress, taken, lambda: changes.count - done, count_done):
+        old_keys = {START, *(part.key(pinned.version) for part in known_parts)}
+        with watch_fill(self.report, name, progress, old_keys, lambda: changes.count - known_rows, count_done):
             return list(map(MadeRows.from_json, self.engine.run(groups, work, self.options.resources)))
 
     def _find_stale(self, changes: _SourceChanges, view: lance.LanceDataset) -> pa.Array[Any]:
@@ -418,14 +421,14 @@ class _SourceChanges:
         if since and (computed := definitions(source.schema).values()):
             # A fill that was committed since may have read, and noted, an older version.
             oldest = min([since, *_find_fills(table, since, pinned.version)])
-            terms += [f"{quote_name(each.companion)}.at >= {oldest}" for each in computed]
+            terms += [f"{quote_name(definition.companion)}.at >= {oldest}" for definition in computed]
         terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
         conditions = [f"({' OR '.join(terms)})"] if since else []
         if definition.where is not None:
             conditions.append(f"({definition.where})")
         condition = " AND ".join(conditions) or None
         with translate_errors(table, table.storage_options):
-            alive, changed = (read_row_ids(source, each) for each in (definition.where, condition))
+            alive, changed = (read_row_ids(source, where) for where in (definition.where, condition))
         return cls(condition, len(changed), np.setdiff1d(alive, changed).astype(np.int64))
 
 
@@ -474,16 +477,16 @@ def list_view_errors(address: TableAddress, columns: Sequence[str]) -> pa.Table:
     """
     table = address.to_ref()
     definition = _require_definition(table, table.open().schema)
-    if taken := [each for each in columns if each in ("_rowid", "version", "exception")]:
-        raise InvalidInputError(f"columns: {taken[0]} is a column of the result; leave it out")
+    if reserved := [column for column in columns if column in ("_rowid", "version", "exception")]:
+        raise InvalidInputError(f"columns: {reserved[0]} is a column of the result; leave it out")
     failed = read_failed(locate_table(table))
     source = TableAddress(address.connection, definition.source).to_ref()
     with source.dataset() as dataset:
         condition = f"_rowid IN ({', '.join(map(str, failed))})" if failed else "false"
-        found = dataset.scanner(columns=list(columns), filter=condition, with_row_id=True).to_table()
-    row_ids = found["_rowid"].cast(pa.int64())
+        source_rows = dataset.scanner(columns=list(columns), filter=condition, with_row_id=True).to_table()
+    row_ids = source_rows["_rowid"].cast(pa.int64())
     errors = [failed[int(row_id)] for row_id in row_ids.to_numpy()]
-    rows = pa.table({"_rowid": row_ids, **{each: found[each] for each in columns}})
+    rows = pa.table({"_rowid": row_ids, **{column: source_rows[column] for column in columns}})
     rows = rows.append_column("version", pa.array([version for _, version in errors], pa.string()))
     return rows.append_column("exception", pa.array([message for message, _ in errors], pa.string()))
 
@@ -500,15 +503,15 @@ def _find_fills(table: TableRef, since: int, upto: int) -> list[int]:
 
     Later ones are left to the next refresh: a call that goes on with what another has made must find the same rows.
     """
-    found: list[int] = []
+    versions: list[int] = []
 
     def note(transaction: lance.Transaction) -> bool:
         text = (transaction.transaction_properties or {}).get(FILLED_FROM, "")
-        found.extend([int(text)] if text.isdecimal() else [])
+        versions.extend([int(text)] if text.isdecimal() else [])
         return False
 
     find_version(replace(table, version=None), note, after=since, before=upto + 1)
-    return found
+    return versions
 
 
 def _pin_source(source: TableAddress, version: int | None) -> PinnedVersion:
@@ -544,15 +547,15 @@ class RowMaker:
             if head is not None:
                 reader = pa.RecordBatchReader.from_batches(self.schema, chain([head], rows))
                 pieces = write_uncommitted(job.to_ref(), job.write_location(), reader, mode="append", layout=layout)
-            made = MadeRows(fragment, end, part.end, tuple(pieces), part.rows, tuple(part.failed))
-            job.progress().record(made.key(pinned.version), made.to_json())
-            yield made
+            made_rows = MadeRows(fragment, end, part.end, tuple(pieces), part.rows, tuple(part.failed))
+            job.progress().record(made_rows.key(pinned.version), made_rows.to_json())
+            yield made_rows
             end = part.end
 
     def _read(self, pinned: PinnedVersion, fragment: int, first: int) -> Iterator[pa.RecordBatch]:
         table, dataset = pinned.open()
         above = f"_rowaddr >= {(fragment << OFFSET_BITS) + first}" if first else None
-        conditions = [f"({each})" for each in (self.condition, above) if each is not None]
+        conditions = [f"({condition})" for condition in (self.condition, above) if condition is not None]
         with translate_errors(table, table.storage_options):
             scanner = dataset.scanner(
                 columns={**self.definition.columns, **self._inputs},
@@ -575,10 +578,10 @@ class RowMaker:
         """Yield the rows of the view until a checkpoint is due or the fragment ends."""
         begun = time.monotonic()
         for batch in batches:
-            made = self._expand(batch, part)
+            view_rows = self._expand(batch, part)
             part.rows += batch.num_rows
-            if made.num_rows:
-                yield made
+            if view_rows.num_rows:
+                yield view_rows
             if self.options.is_checkpoint_due(part.rows, time.monotonic() - begun):
                 part.end = (batch.column("_rowaddr")[-1].as_py() & OFFSET) + 1
                 return
@@ -586,18 +589,20 @@ class RowMaker:
     def _expand(self, batch: pa.RecordBatch, part: _Part) -> pa.RecordBatch:
         """Return the rows that come of a batch of the source's rows."""
         row_ids = batch.column("_rowid").cast(pa.int64())
-        taken: list[Any] = [batch.column(name) for name in self.definition.columns]
+        source_columns: list[Any] = [batch.column(name) for name in self.definition.columns]
         if self.function is None:
-            return _to_schema([*taken, row_ids], self.schema)
+            return _to_schema([*source_columns, row_ids], self.schema)
         caller = FunctionCaller(self.function, self.function.returns, self.options.rules)
         computed = caller.compute([batch.column(name) for name in self._inputs], lambda row: f"row id {row_ids[row]}")
-        part.failed += [(row_ids[each.position].as_py(), each.exception) for each in computed.errors]
+        part.failed += [(row_ids[error.position].as_py(), error.exception) for error in computed.errors]
         values = computed.array
         counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         parents = np.repeat(np.arange(len(values)), counts)
         items: Any = pc.list_flatten(values)
-        made = items.flatten() if pa.types.is_struct(items.type) else [items]
-        return _to_schema([*(each.take(parents) for each in taken), *made, row_ids.take(parents)], self.schema)
+        new_columns = items.flatten() if pa.types.is_struct(items.type) else [items]
+        return _to_schema(
+            [*(column.take(parents) for column in source_columns), *new_columns, row_ids.take(parents)], self.schema
+        )
 
 
 @dataclass(slots=True)
@@ -646,17 +651,17 @@ def _to_schema(columns: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
 
 def _take_over(records: Mapping[str, Any], version: int, at: TableLocation) -> list[MadeRows]:
     """Return what an earlier call has made of each fragment from its start on, as far as its files still exist."""
-    found = _parse_made(records, version)
-    lost = find_lost_fragments({piece for each in found for piece in each.pieces}, at)
-    by_start = {(each.fragment, each.first): each for each in found if lost.isdisjoint(each.pieces)}
-    taken = []
+    all_parts = _parse_made(records, version)
+    lost = find_lost_fragments({piece for part in all_parts for piece in part.pieces}, at)
+    by_start = {(part.fragment, part.first): part for part in all_parts if lost.isdisjoint(part.pieces)}
+    usable_parts = []
     # Without gaps: what comes after a part that is lost is made again with it, as nobody knows where that ended.
-    for fragment in {each.fragment for each in found}:
+    for fragment in {part.fragment for part in all_parts}:
         first: int | None = 0
-        while first is not None and (made := by_start.get((fragment, first))) is not None:
-            taken.append(made)
-            first = made.end
-    return taken
+        while first is not None and (next_part := by_start.get((fragment, first))) is not None:
+            usable_parts.append(next_part)
+            first = next_part.end
+    return usable_parts
 
 
 def _parse_made(records: Mapping[str, Any], version: int) -> list[MadeRows]:
@@ -679,13 +684,13 @@ LINEAGE = pa.schema(
 def list_lineage(address: TableAddress) -> pa.Table:
     """Return what computed columns of a table, and the table itself if it is a view, come from, and so on upwards."""
     rows: list[dict[str, Any]] = []
-    seen: set[tuple[str, ...]] = set()
+    visited: set[tuple[str, ...]] = set()
     todo = [address]
     while todo:
         current = todo.pop()
-        if current.id in seen:
+        if current.id in visited:
             continue
-        seen.add(current.id)
+        visited.add(current.id)
         try:
             dataset, name = current.to_ref().open(), format_levels(current.id)
             view = ViewDefinition.from_schema(dataset.schema)
@@ -693,9 +698,9 @@ def list_lineage(address: TableAddress) -> pa.Table:
             if current is address:
                 raise
             continue  # the source of a view was dropped, is not for the caller, or is named so that nothing can be
-        for column, known in definitions(dataset.schema).items():
-            inputs = name_inputs(dataset, known)
-            rows.append(_lineage_row(name, column, name, inputs, known.label, known.version))
+        for column, definition in definitions(dataset.schema).items():
+            inputs = name_inputs(dataset, definition)
+            rows.append(_lineage_row(name, column, name, inputs, definition.label, definition.version))
         if view is not None:
             inputs = [*view.inputs, *view.columns]
             source = format_levels(view.source)

@@ -83,8 +83,8 @@ class BlobReader:
         totals = [0] * batch.num_rows
 
         def add(path: Path, described: Any) -> Any:
-            for found in self._ranges(path, described, addresses):
-                totals[found.row] += found.size
+            for blob in self._ranges(path, described, addresses):
+                totals[blob.row] += blob.size
             return described
 
         for name in batch.schema.names:
@@ -95,8 +95,8 @@ class BlobReader:
     def _fill_column(self, path: Path, column: pa.Field[Any], array: Any, addresses: list[int]) -> Any:
         def read(path: Path, described: Any) -> Any:
             values: list[bytes | None] = [None] * len(described)
-            for found, data in self._read_ranges(list(self._ranges(path, described, addresses))):
-                values[found.row] = data
+            for blob, data in self._read_ranges(list(self._ranges(path, described, addresses))):
+                values[blob.row] = data
             return pa.array(values, pa.large_binary())
 
         return _map_blobs(path, column, array, read)
@@ -156,10 +156,10 @@ class BlobReader:
         for group in _group_ranges(ranges):
             session = open_files(group[0].base, self._storage_options)
             start = group[0].position
-            end = max(found.position + found.size for found in group)
+            end = max(blob.position + blob.size for blob in group)
             data = session.read_range(group[0].file, start, end - start) if end > start else b""
-            for found in group:
-                yield found, data[found.position - start : found.position - start + found.size]
+            for blob in group:
+                yield blob, data[blob.position - start : blob.position - start + blob.size]
 
     def _data_files(self, fragment: int) -> Sequence[Any]:
         if self._fragment is None or self._fragment[0] != fragment:
@@ -236,8 +236,10 @@ def _to_references(source: Mapping[str, str | int | None], addresses: Any, descr
         sizes = pc.if_else(is_unknown, pa.scalar(None, pa.int64()), sizes)
     columns = {"row": addresses.cast(pa.int64()), "size": sizes}
     children = [
-        columns[each.name] if each.name in columns else pa.repeat(pa.scalar(source[each.name], each.type), len(sizes))
-        for each in REFERENCE
+        columns[field.name]
+        if field.name in columns
+        else pa.repeat(pa.scalar(source[field.name], field.type), len(sizes))
+        for field in REFERENCE
     ]
     return build_struct(described, list(REFERENCE), children)
 
@@ -260,7 +262,7 @@ def _group_ranges(ranges: Iterable[_BlobRange]) -> Iterator[list[_BlobRange]]:
     """Group ranges of the same file that are close together, to be read with one request."""
     group: list[_BlobRange] = []
     end = 0
-    for blob in sorted(ranges, key=lambda each: (each.base, each.file, each.position)):
+    for blob in sorted(ranges, key=lambda blob: (blob.base, blob.file, blob.position)):
         is_same_file = group and (group[0].base, group[0].file) == (blob.base, blob.file)
         if group and not (is_same_file and blob.position <= end + GAP_BYTES):
             yield group

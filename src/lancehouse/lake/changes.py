@@ -63,7 +63,7 @@ def latest_version(table: TableRef) -> int:
 def oldest_version(table: TableRef) -> int:
     """Return the oldest version that still exists."""
     with table.dataset() as dataset:
-        return min(int(each["version"]) for each in dataset.version_refs())
+        return min(int(ref["version"]) for ref in dataset.version_refs())
 
 
 def whole_version(table: TableRef, version: int) -> Increment:
@@ -169,7 +169,8 @@ def _computed_fields(dataset: lance.LanceDataset) -> set[int]:
     """Return the field ids of computed columns and their companions."""
     fields = dataset.schema
     return find_field_ids(
-        dataset, {each.name for each in fields if COMPUTED in (each.metadata or {}) or each.name.startswith(COMPANION)}
+        dataset,
+        {field.name for field in fields if COMPUTED in (field.metadata or {}) or field.name.startswith(COMPANION)},
     )
 
 
@@ -219,7 +220,7 @@ def read_row_ids(dataset: lance.LanceDataset, condition: str | None, fragments: 
     """Return the ids of the rows that match, in all fragments or in some."""
     if fragments is not None and not fragments:
         return np.array([], np.uint64)
-    chosen = None if fragments is None else [dataset.get_fragment(each) for each in fragments]
+    chosen = None if fragments is None else [dataset.get_fragment(fragment) for fragment in fragments]
     scanner = dataset.scanner(columns=[], filter=condition, with_row_id=True, fragments=chosen)
     return scanner.to_table()["_rowid"].to_numpy()
 
@@ -281,11 +282,11 @@ def find_deleted_rows(before: lance.LanceDataset, after: lance.LanceDataset, fra
 
 def _changed_fragments(one: lance.LanceDataset, other: lance.LanceDataset) -> list[int]:
     """Return the fragments of one version that do not hold the same rows in the other."""
-    deletions = {each.fragment_id: str(each.metadata.deletion_file) for each in other.get_fragments()}
+    deletions = {fragment.fragment_id: str(fragment.metadata.deletion_file) for fragment in other.get_fragments()}
     return [
-        each.fragment_id
-        for each in one.get_fragments()
-        if deletions.get(each.fragment_id) != str(each.metadata.deletion_file)
+        fragment.fragment_id
+        for fragment in one.get_fragments()
+        if deletions.get(fragment.fragment_id) != str(fragment.metadata.deletion_file)
     ]
 
 

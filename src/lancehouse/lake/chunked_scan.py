@@ -229,7 +229,7 @@ def batch_rows(dataset: lance.LanceDataset) -> int:
 
 def has_large_rows(dataset: lance.LanceDataset) -> bool:
     """Return whether Lance's default number of rows per batch would take too much memory."""
-    return any(_row_bytes(each) > LARGE_ROW_BYTES for each in dataset.get_fragments())
+    return any(_row_bytes(fragment) > LARGE_ROW_BYTES for fragment in dataset.get_fragments())
 
 
 def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
@@ -240,7 +240,7 @@ def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Argume
         scan: filter, limit and offset.
         arguments: other arguments of the scanner, such as columns.
     """
-    if any(file.file_major_version < 2 for each in dataset.get_fragments() for file in each.data_files()):
+    if any(file.file_major_version < 2 for fragment in dataset.get_fragments() for file in fragment.data_files()):
         # Files before version 2.0 cannot be read from an offset: Lance would read and skip, for every chunk anew.
         limits = {"limit": scan.limit, "offset": scan.offset or None}
         yield from dataset.scanner(filter=scan.filter, **limits, **arguments).to_batches()
@@ -248,6 +248,7 @@ def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Argume
     if scan.filter is None:
         yield from _scan_unfiltered(dataset, scan, arguments)
         return
+    # With stable row ids, `row_addr_allowlist` takes these in place of addresses, and so no range of positions.
     if dataset.has_stable_row_ids or INDEXED in dataset.scanner(filter=scan.filter, **arguments).explain_plan():
         yield from _scan_by_row_id(dataset, scan, arguments)
         return
@@ -258,8 +259,8 @@ def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Ar
     fragments = dataset.get_fragments()
     size = _ChunkSize(fragments)
     skip, left = scan.offset, scan.limit
-    for run in group_up_to(fragments, lambda each: each.physical_rows, FIRST_ROWS):
-        count = sum(each.count_rows() for each in run)
+    for run in group_up_to(fragments, lambda fragment: fragment.physical_rows, FIRST_ROWS):
+        count = sum(fragment.count_rows() for fragment in run)
         first, skip = min(skip, count), max(0, skip - count)
         while first < count and left != 0:
             rows = min(size.rows, count - first, count if left is None else left)
@@ -272,8 +273,8 @@ def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Ar
 def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     fragments = dataset.get_fragments()
     size = _ChunkSize(fragments)
-    for run in group_up_to(fragments, lambda each: each.physical_rows, FIRST_ROWS):
-        count = sum(each.physical_rows for each in run)
+    for run in group_up_to(fragments, lambda fragment: fragment.physical_rows, FIRST_ROWS):
+        count = sum(fragment.physical_rows for fragment in run)
         if len(run) > 1 or count <= size.rows:
             more = {**arguments, "batch_size": size.batch}
             yield from _read_measured(dataset.scanner(fragments=run, filter=filter, **more), count, size)
@@ -288,7 +289,10 @@ def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Argument
 
 
 def _scan_by_row_id(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
-    """Find the ids of all matching rows first, then read those rows in chunks."""
+    """Find the ids of all matching rows first, then read those rows in chunks.
+
+    Without stable row ids, the id of a row is its address.
+    """
     matches = dataset.scanner(columns=[], with_row_id=True, filter=scan.filter, **_batch_arguments(dataset)).to_reader()
     parts = [np.asarray(batch.column(ROW_ID)) for batch in matches]
     ids = np.concatenate(parts) if parts else np.empty(0, np.uint64)

@@ -80,8 +80,8 @@ def describe_columns(dataset: lance.LanceDataset) -> list[ComputedColumn]:
 
 def name_inputs(dataset: lance.LanceDataset, definition: ColumnDefinition) -> list[str]:
     """Return the inputs of a computed column, as they are called now, or were when they were dropped."""
-    names = {each.id(): each.name() for each in dataset.lance_schema.fields()}
-    return [names.get(number, known) for number, known in definition.inputs]
+    names = {field.id(): field.name() for field in dataset.lance_schema.fields()}
+    return [names.get(number, name) for number, name in definition.inputs]
 
 
 def count_states(dataset: lance.LanceDataset, name: str) -> StateCounts:
@@ -94,9 +94,10 @@ def count_states(dataset: lance.LanceDataset, name: str) -> StateCounts:
     total = int(dataset.count_rows())
     if definition.companion not in dataset.schema.names:
         return StateCounts(0, total, 0)
-    made = quote_name(definition.companion)
+    companion = quote_name(definition.companion)
     filled, failed = (
-        int(dataset.count_rows(f"{definition.made_by_it} AND {made}.state {how} '{FILLED}'")) for how in ("=", "<>")
+        int(dataset.count_rows(f"{definition.made_by_it} AND {companion}.state {how} '{FILLED}'"))
+        for how in ("=", "<>")
     )
     return StateCounts(filled, total - filled - failed, failed)
 
@@ -113,16 +114,16 @@ def read_failed_rows(
     """
     with table.dataset() as dataset:
         definition = _get_definition(dataset, name)
-        if taken := [each for each in columns if each in _RESULT]:
-            raise InvalidInputError(f"columns: {taken[0]} is a column of the result; leave it out")
-        if (made := definition.companion) not in dataset.schema.names:
-            raise InvalidInputError(f"{table}: {made}, which says what made the values of {name}, was dropped")
+        if reserved := [column for column in columns if column in _RESULT]:
+            raise InvalidInputError(f"columns: {reserved[0]} is a column of the result; leave it out")
+        if (companion := definition.companion) not in dataset.schema.names:
+            raise InvalidInputError(f"{table}: {companion}, which says what made the values of {name}, was dropped")
         rows = find_failed(dataset, name, columns, offset, limit)
         field_id = find_field_id(dataset, name)
         records = _read_records(table, lambda at: error_records(at, field_id)) if len(rows) else {}
     messages = {row_id: _clean(message) for row_id, message, *_ in sort_errors(records, definition.version)}
     row_ids: list[Any] = rows["_rowid"].to_pylist()
-    return rows.append_column("exception", pa.array([messages.get(each) for each in row_ids], pa.string()))
+    return rows.append_column("exception", pa.array([messages.get(row_id) for row_id in row_ids], pa.string()))
 
 
 def find_failed(
@@ -130,17 +131,17 @@ def find_failed(
 ) -> pa.Table:
     """Return row id, `columns`, state and version of the rows for which the function that defines a column failed."""
     definition = _get_definition(dataset, name)
-    made = quote_name(definition.companion)
-    wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{each: quote_name(each) for each in columns}}
-    wanted |= {part: f"{made}.{part}" for part in ("state", "version")}
-    condition = f"{made}.state IN ('{FAILED}', '{SKIPPED}') AND {definition.made_by_it}"
+    companion = quote_name(definition.companion)
+    wanted = {"_rowid": "CAST(_rowid AS BIGINT)", **{column: quote_name(column) for column in columns}}
+    wanted |= {part: f"{companion}.{part}" for part in ("state", "version")}
+    condition = f"{companion}.state IN ('{FAILED}', '{SKIPPED}') AND {definition.made_by_it}"
     rows: pa.Table = dataset.to_table(columns=wanted, filter=condition, offset=offset or None, limit=limit)
     return rows
 
 
 def find_field_id(dataset: lance.LanceDataset, name: str) -> int:
     """Return the id of a column's field."""
-    return next(int(each.id()) for each in dataset.lance_schema.fields() if each.name() == name)
+    return next(int(field.id()) for field in dataset.lance_schema.fields() if field.name() == name)
 
 
 def error_records(at: TableLocation, field_id: int) -> JobProgress:
@@ -156,8 +157,10 @@ def sort_errors(records: Mapping[str, Any], version: str) -> list[tuple[int, str
     errors = []
     for rows in records.values():
         with suppress(ValueError, TypeError):
-            errors += [(int(row_id), str(message), made, int(at)) for row_id, message, made, at in rows]
-    return sorted((each for each in errors if each[2] == version), key=itemgetter(3))
+            errors += [
+                (int(row_id), str(message), function_version, int(at)) for row_id, message, function_version, at in rows
+            ]
+    return sorted((error for error in errors if error[2] == version), key=itemgetter(3))
 
 
 def view_error_records(at: TableLocation) -> JobProgress:
@@ -182,10 +185,10 @@ def read_view_errors(table: TableRef, offset: int = 0, limit: int | None = None)
     with table.dataset() as dataset:
         if ViewDefinition.from_schema(dataset.schema) is None:
             raise InvalidInputError(f"{table} is no materialized view")
-    found = sorted(parse_view_errors(_read_records(table, view_error_records)).items())
-    chosen = found[offset:] if limit is None else found[offset : offset + limit]
+    errors = sorted(parse_view_errors(_read_records(table, view_error_records)).items())
+    chosen = errors[offset:] if limit is None else errors[offset : offset + limit]
     parts = ((row_id, SKIPPED, _clean(version), _clean(message)) for row_id, (message, version) in chosen)
-    return [dict(zip(_RESULT, each, strict=True)) for each in parts]
+    return [dict(zip(_RESULT, part, strict=True)) for part in parts]
 
 
 def _read_records(table: TableRef, find: Callable[[TableLocation], JobProgress]) -> dict[str, Any]:
@@ -208,6 +211,6 @@ def _clean(message: str) -> str:
 def _get_definition(dataset: lance.LanceDataset, name: str) -> ColumnDefinition:
     defined = definitions(dataset.schema)
     if name not in defined:
-        known = ", ".join(defined) or "none"
-        raise InvalidInputError(f"{name} is no computed column; there is {known}")
+        names = ", ".join(defined) or "none"
+        raise InvalidInputError(f"{name} is no computed column; there is {names}")
     return defined[name]

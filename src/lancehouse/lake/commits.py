@@ -145,7 +145,9 @@ def write_uncommitted(
                 **(layout or FileLayout()).to_arguments(),
             )
     except BaseException as error:
-        try_discard_fragments(dict.fromkeys(file for each in progress.fragments for file in _fragment_files(each)), at)
+        try_discard_fragments(
+            dict.fromkeys(file for fragment in progress.fragments for file in _fragment_files(fragment)), at
+        )
         if source.error is not None:
             raise source.error from error
         raise
@@ -170,7 +172,7 @@ class _RowSource:
         wide = [position for position, field in enumerate(self._rows.schema) if _has_decimals(field.type)]
         try:
             for batch in self._rows:
-                columns = [_align(each) if place in wide else each for place, each in enumerate(batch.columns)]
+                columns = [_align(column) if place in wide else column for place, column in enumerate(batch.columns)]
                 yield pa.RecordBatch.from_arrays(columns, schema=batch.schema) if wide else batch
         except Exception as error:  # noqa: BLE001 - it is raised again when Lance has ended
             self.error = error
@@ -218,7 +220,9 @@ def find_lost_fragments(new_fragments: Collection[NewFragment], at: TableLocatio
         existing = set(session.list("data"))
 
     def is_whole(fragment: NewFragment) -> bool:
-        return all(f"data/{file.path}" in existing for each in parse_new_fragments([fragment]) for file in each.files)
+        return all(
+            f"data/{file.path}" in existing for metadata in parse_new_fragments([fragment]) for file in metadata.files
+        )
 
     return {fragment for fragment in new_fragments if not is_whole(fragment)}
 
@@ -370,7 +374,7 @@ def _revert_append(table: TableRef, at: TableLocation, version: int) -> None:
     Raises:
         ConcurrentModificationError: others kept changing the table.
     """
-    before, after = (_fragment_ids(table, each) for each in (version - 1, version))
+    before, after = (_fragment_ids(table, number) for number in (version - 1, version))
     operation = lance.LanceOperation.Delete([], sorted(after - before), "an append that does not count")
     for _ in range(RETRIES):
         try:
@@ -383,7 +387,7 @@ def _revert_append(table: TableRef, at: TableLocation, version: int) -> None:
 
 def _fragment_ids(table: TableRef, version: int) -> set[int]:
     with replace(table, version=version).dataset() as dataset:
-        return {each.fragment_id for each in dataset.get_fragments()}
+        return {fragment.fragment_id for fragment in dataset.get_fragments()}
 
 
 def overwrite(
@@ -531,6 +535,7 @@ def commit(
                 at.location,
                 transaction,
                 storage_options=dict(at.storage_options) or None,
+                # Their names count down, so that a listing begins with the latest version.
                 enable_v2_manifest_paths=True,
                 max_retries=retries,
                 enable_stable_row_ids=stable_row_ids,
@@ -558,7 +563,7 @@ def _find_landed(table: TableRef, uuid: str, base: int) -> int | None:
     a refusal, after which files are deleted.
     """
     try:
-        return find_version(table, lambda known: known.uuid == uuid, after=base)
+        return find_version(table, lambda transaction: transaction.uuid == uuid, after=base)
     except LanceNamespaceError as error:
         logger.warning("%s: cannot look whether a commit was made: %s", table, error)
         return None
@@ -610,8 +615,8 @@ def find_version(
     if (dataset := table.find()) is None or dataset.version <= after:
         return None
     with translate_errors(table, table.storage_options):
-        versions = sorted((each["version"] for each in dataset.version_refs()), reverse=True)
-        for version in itertools.takewhile(lambda each: each > after, versions):
+        versions = [ref["version"] for ref in dataset.version_refs() if ref["version"] > after]
+        for version in sorted(versions, reverse=True):
             if before is not None and version >= before:
                 continue
             transaction = find_transaction(dataset, version)
@@ -622,7 +627,9 @@ def find_version(
 
 def find_version_of_run(table: TableRef, run: str, after: int = 0, before: int | None = None) -> int | None:
     """Return the version that a run has committed, if it still exists; else None."""
-    return find_version(table, lambda made: (made.transaction_properties or {}).get(RUN) == run, after, before)
+    return find_version(
+        table, lambda transaction: (transaction.transaction_properties or {}).get(RUN) == run, after, before
+    )
 
 
 def find_restore(table: TableRef, after: int) -> int | None:
@@ -633,7 +640,7 @@ def find_restore(table: TableRef, after: int) -> int | None:
     if (dataset := table.find()) is None or dataset.version <= after:
         return None
     with translate_errors(table, table.storage_options):
-        existing = {each["version"] for each in dataset.version_refs()}
+        existing = {ref["version"] for ref in dataset.version_refs()}
         for version in range(int(dataset.version), after, -1):
             transaction = find_transaction(dataset, version) if version in existing else None
             if transaction is None:
@@ -662,14 +669,17 @@ def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequ
         None if any other change was made.
     """
     with table.dataset() as dataset:
-        later = sorted(each["version"] for each in dataset.version_refs() if each["version"] > version)
-        made = [known and known.operation for known in (find_transaction(dataset, each) for each in later)]
+        later = sorted(ref["version"] for ref in dataset.version_refs() if ref["version"] > version)
+        operations = [
+            transaction and transaction.operation
+            for transaction in (find_transaction(dataset, number) for number in later)
+        ]
         own = find_field_ids(dataset, columns)
         if columns and later:
             before = set(dataset.checkout_version(version).schema.names)
             if not before ^ set(dataset.schema.names) <= set(columns):
                 return None
-    for one, following in itertools.zip_longest(made, made[1:]):
+    for one, following in itertools.zip_longest(operations, operations[1:]):
         # A compaction first reserves fragment ids, in a version of its own for which pylance has no class.
         is_reserved = type(one) is lance.LanceOperation.BaseOperation
         if not isinstance(following if is_reserved else one, _MAINTENANCE) and not _changes_only(one, own):
@@ -678,7 +688,7 @@ def find_latest_if_only_maintenance(table: TableRef, version: int, columns: Sequ
 
 
 def _changes_only(operation: lance.LanceOperation.BaseOperation | None, fields: set[int]) -> bool:
-    """Return whether an operation adds columns, of which the schema tells which, or changes only these fields."""
+    """Return whether an operation changes only these fields, or adds columns; which it adds, the schema shows."""
     match operation:
         case lance.LanceOperation.Merge():
             return bool(fields)

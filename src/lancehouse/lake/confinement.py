@@ -192,13 +192,13 @@ def _find_link(path: str, depth: int) -> str | None:
     if not stat.S_ISDIR(state.st_mode) or not depth:
         return None
     link, folders = _read_folder(path, state)
-    return link or next(filter(None, (_find_link(each, depth - 1) for each in folders)), None)
+    return link or next(filter(None, (_find_link(folder, depth - 1) for folder in folders)), None)
 
 
 def _read_folder(folder: str, state: os.stat_result) -> FolderContent:
     key = (folder, state.st_ino, state.st_ctime_ns)
-    if (seen := _seen_folders.get(key)) is not None:
-        return seen
+    if (cached_content := _seen_folders.get(key)) is not None:
+        return cached_content
     # A folder that changed just now may change again within the same tick of the file system's clock, and its ctime
     # would stay the same: what is seen of such a folder is not cached.
     can_cache = is_settled(state.st_ctime_ns, time.time_ns())

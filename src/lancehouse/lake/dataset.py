@@ -154,6 +154,7 @@ class TableRef:
     def dataset(self) -> Iterator[lance.LanceDataset]:
         """Open the dataset for calls of pylance, whose exceptions are translated to Lance errors."""
         dataset = self.open()
+        # A table that is named by its catalog has none here: the dataset has got them from the namespace.
         options = self.storage_options or (lambda: dataset.initial_storage_options)
         with translate_refusals(self.namespace, self.id), translate_errors(self, options):
             yield dataset
@@ -180,7 +181,7 @@ class VersionSelector:
     """
 
     def __post_init__(self) -> None:
-        if sum(each is not None for each in (self.version, self.tag, self.as_of)) > 1:
+        if sum(choice is not None for choice in (self.version, self.tag, self.as_of)) > 1:
             raise InvalidInputError("a table is read at a version, at a tag or as of a time: give one of them")
         if self.version is not None and (not isinstance(self.version, int) or not 0 <= self.version <= LARGEST_VERSION):
             raise InvalidInputError(f"a version is a number, not {self.version!r}")
@@ -212,7 +213,9 @@ class VersionSelector:
         as_of = _parse_time(self.as_of)
         with table.dataset() as dataset:
             before = [
-                each["version"] for each in dataset.versions() if to_millis(each["timestamp"]) <= to_millis(as_of)
+                version["version"]
+                for version in dataset.versions()
+                if to_millis(version["timestamp"]) <= to_millis(as_of)
             ]
         if not before:
             raise TableVersionNotFoundError(f"{table} had no version yet at {as_of.isoformat()}")
@@ -464,7 +467,7 @@ def to_millis(moment: datetime) -> int:
 
 def find_field_ids(dataset: lance.LanceDataset, columns: Collection[str]) -> set[int]:
     """Return the field ids of columns, and of what is in them."""
-    fields = [each for each in dataset.lance_schema.fields() if each.name() in columns]
+    fields = [field for field in dataset.lance_schema.fields() if field.name() in columns]
     numbers = set[int]()
     while fields:
         field = fields.pop()

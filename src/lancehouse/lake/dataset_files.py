@@ -25,7 +25,7 @@ DEEPEST = 12
 
 VERSIONS = "_versions"
 _OF_TABLES = frozenset({"data", "metadata", "tree"})
-"""Folders of a table whose names could also be those of a namespace."""
+"""Folders of a table whose names could also be those of a namespace: where there is a table, they are its own."""
 _STAGED = re.compile(r"(?:.*/)?(\d+\.manifest)-[\w-]+")
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss"}
 
@@ -38,9 +38,9 @@ class StagedManifest:
 
     file: str
     version: int | None
-    """Version that it would become; None if its name does not tell."""
+    """Version that it would become; None if that is not in its name."""
     modified: datetime | None
-    """Time of its last modification; None if storage does not tell."""
+    """Time of its last modification; None if it is not known."""
 
 
 def split_location(location: str) -> Parts:
@@ -147,7 +147,7 @@ def _list_staged_files(table: TableRef, folders: Iterable[str]) -> list[str]:
 
 
 def _modification_times(table: TableRef, files: Collection[str]) -> dict[str, datetime]:
-    """Return when files were written; in an object store, only a dataset that can be opened tells."""
+    """Return when files were written; in an object store, only a dataset that can be opened lists these times."""
     if root := local_folder(str(table.location)):
         with suppress(FileNotFoundError):
             return {file: datetime.fromtimestamp((root / file).stat().st_mtime, UTC) for file in files}
@@ -223,5 +223,7 @@ def _remove_empty_folders(folder: Path, removed: Collection[str]) -> None:
     folders = {parent for file in removed for parent in (folder / file).parents if parent.is_relative_to(folder)}
     folders.add(folder / "data")
     for path in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+        # The system refuses to remove a folder that is not empty, is a link, or is gone. A look before would not help:
+        # somebody else may write there, or drop the same table, in between.
+        with suppress(OSError):
             path.rmdir()

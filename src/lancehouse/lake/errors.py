@@ -262,17 +262,17 @@ def translate_errors(about: object, options: Options = None) -> Iterator[None]:
         raise InvalidInputError(f"{about}: a number is out of range: {error}") from error
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        known = _resolve_options(options)
-        message = redact(text, known)
+        store_options = _resolve_options(options)
+        message = redact(text, store_options)
         kind = find_error_class(text)
         if kind is None and isinstance(error, (KeyError, TypeError)):
-            raise
+            raise  # a mistake in a program, which must not look like a failure of storage
         if not FROM_NAMESPACE.match(text):
             measures.report_storage_error(kind)
-        translation = (kind or InternalError)(f"{about}: {clean_message(message, known)}")
+        translation = (kind or InternalError)(f"{about}: {clean_message(message, store_options)}")
         # The cause is printed with its own text, so it is kept only if nothing had to be hidden.
         raise translation from (error if message == text else None)
-    except BaseException as error:
+    except BaseException as error:  # a panic of Rust is no `Exception`
         if not is_panic(error):
             raise
         message = redact(str(error), _resolve_options(options))
@@ -303,7 +303,7 @@ def clean_message(text: str, options: Mapping[str, str] | None = None) -> str:
         options: storage options in use, see `translate_errors`.
     """
     message = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shorten(text))
-    message = NULL.sub(lambda found: f"{found[0]}; {nullable_hint(found['field'] or found['column'])}", message)
+    message = NULL.sub(lambda match: f"{match[0]}; {nullable_hint(match['field'] or match['column'])}", message)
     message = NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", message))).strip()
     hint = _find_hint(message, options or {})
     return f"{message}; {hint}" if hint else message

@@ -64,7 +64,8 @@ def start_watch(location: str, *, versions: bool = True) -> FolderWatch | None:
         return None
     folders = tuple(dict.fromkeys(_nearest_existing(str(root), folder) for folder in _watched_folders(root, versions)))
     state = _read_state(folders)
-    return FolderWatch(folders, state) if all(known is None or is_settled(known[1], now) for known in state) else None
+    can_tell = all(folder_state is None or is_settled(folder_state[1], now) for folder_state in state)
+    return FolderWatch(folders, state) if can_tell else None
 
 
 def _watched_folders(root: Path, versions: bool) -> Iterator[str]:

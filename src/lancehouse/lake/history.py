@@ -62,7 +62,7 @@ class Version:
     files: int
     bytes: int
     is_told: bool = False
-    """Whether a catalog told all this, so that the manifest was not read."""
+    """Whether all this came from a catalog, so that the manifest was not read."""
 
     @property
     def snapshot_id(self) -> int:
@@ -105,21 +105,21 @@ class History:
     def versions_on(self, branch: str | None) -> dict[int, Version]:
         """Return the versions of a branch by number."""
         among = self.on_branches if branch else self.on_main
-        return {each.version: each for each in among if each.branch == branch}
+        return {version.version: version for version in among if version.branch == branch}
 
     def find_on_main(self, version: int) -> Version | None:
         """Return a version of the main branch, by binary search; None if there is none."""
-        at = bisect_left(self.versions, version, hi=self._main_count, key=lambda each: each.version)
+        at = bisect_left(self.versions, version, hi=self._main_count, key=lambda item: item.version)
         return self.versions[at] if at < self._main_count and self.versions[at].version == version else None
 
     def version_before(self, version: int) -> int:
         """Return the number of the preceding version on the main branch; 0 if there is none."""
-        at = bisect_left(self.versions, version, hi=self._main_count, key=lambda each: each.version)
+        at = bisect_left(self.versions, version, hi=self._main_count, key=lambda item: item.version)
         return self.versions[at - 1].version if at else 0
 
     @property
     def _main_count(self) -> int:
-        return bisect_left(self.versions, True, key=lambda each: each.branch is not None)
+        return bisect_left(self.versions, True, key=lambda item: item.branch is not None)
 
 
 @tracing.traced("store read")
@@ -190,10 +190,10 @@ def is_consistent(table: TableRef, history: History, versions: Collection[int]) 
 
     The version before each is checked too, because its snapshot refers to it as the parent.
     """
-    numbers = {number for each in versions for number in (each, each - 1, history.version_before(each))}
+    numbers = {number for version in versions for number in (version, version - 1, history.version_before(version))}
     return all(
-        find_manifest(table, each) == (known.manifest if (known := history.find_on_main(each)) else None)
-        for each in numbers
+        find_manifest(table, number) == (listed.manifest if (listed := history.find_on_main(number)) else None)
+        for number in numbers
     )
 
 
@@ -242,7 +242,7 @@ def _is_cleaned_up(table: TableRef, history: History) -> bool:
     Lance starts with the oldest one that no tag or branch needs, so it is enough to look for that one.
     """
     needed = {*history.tags.values(), *(branch.parent for branch in history.branches.values())}
-    oldest = next((each for each in history.versions if each.snapshot_id not in needed), None)
+    oldest = next((version for version in history.versions if version.snapshot_id not in needed), None)
     return oldest is not None and oldest.branch is None and not _is_in_place(table, oldest)
 
 
@@ -270,7 +270,7 @@ class _HistoryReader:
         with translate_errors(self.table, self.table.storage_options):
             if self.known is None or not self._is_unchanged(newest):
                 return None
-            later = sorted(self._read_all(None, files), key=lambda each: each.version)
+            later = sorted(self._read_all(None, files), key=lambda version: version.version)
             return self._assemble((*self.known.on_main, *later))
 
     def _assemble(self, on_main: Iterable[Version]) -> History:
@@ -297,7 +297,7 @@ class _HistoryReader:
         That shows in the newest version that both have: a manifest of another name, or with other content.
         """
         known = self.known.versions_on(None) if self.known else {}
-        # What a catalog told of a version is not in its manifest, such as the time of the commit.
+        # What came from a catalog may differ from the manifest, such as the time of the commit.
         if shared := {version for version in known.keys() & files.keys() if not known[version].is_told}:
             newest = known[max(shared)]
             if files[newest.version] != newest.manifest or not self._is_unchanged(newest):

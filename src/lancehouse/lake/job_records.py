@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import tempfile
@@ -75,7 +76,7 @@ class JobProgress:
                 self._open_session().upload_file(copy, f"{self.folder}/{_file_name(key)}")
 
     def read_records(
-        self, known: Collection[str] = (), limit: int | None = None, max_bytes: int | None = None
+        self, known_keys: Collection[str] = (), limit: int | None = None, max_bytes: int | None = None
     ) -> dict[str, Any]:
         """Return the results of the steps that are done, by key.
 
@@ -87,7 +88,7 @@ class JobProgress:
             max_bytes: size of a record up to which it is read; then no link is followed either.
         """
         with translate_errors(f"{self.location}/{self.folder}", self.storage_options):
-            names = set(map(_file_name, known))
+            names = set(map(_file_name, known_keys))
             records = [name for name in self._list_records() if name not in names][:limit]
             with ThreadPoolExecutor(_AT_ONCE) as readers:
                 contents = readers.map(lambda name: self._read_record(name, max_bytes), records)
@@ -114,7 +115,7 @@ class JobProgress:
         if place := local_folder(self.location):
             _remove_empty_folders(place / self.folder, up_to=place / FOLDER)
 
-    def clear(self, known: Collection[str] | None = None, last: str = "") -> None:
+    def clear(self, known_keys: Collection[str] | None = None, last: str = "") -> None:
         """Remove all records of the job; it is no error if there are none.
 
         Args:
@@ -127,7 +128,7 @@ class JobProgress:
                 _remove_folder(place / self.folder, up_to=place / FOLDER, last=last_name)
                 return
             options = dict(self.storage_options)
-            names = set(self._list_records() if known is None else map(_file_name, known))
+            names = set(self._list_records() if known_keys is None else map(_file_name, known_keys))
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 for some in (names - {last_name}, names & {last_name}):
                     list(pool.map(lambda name: delete_file(self.location, options, f"{self.folder}/{name}"), some))
@@ -136,8 +137,7 @@ class JobProgress:
         """Return other jobs of the same table that have records and whose names start with a prefix."""
         with translate_errors(f"{self.location}/{FOLDER}", self.storage_options):
             if place := local_folder(self.location):
-                folder = place / FOLDER / self.kind
-                names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+                names = set(_list_folder(place / FOLDER / self.kind))
             else:
                 names = {
                     path.rpartition("/")[0].rpartition("/")[2]
@@ -147,8 +147,7 @@ class JobProgress:
 
     def _list_records(self) -> list[str]:
         if place := local_folder(self.location):
-            folder = place / self.folder
-            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+            names = _list_folder(place / self.folder)
         else:
             names = [path.rpartition("/")[2] for path in self._open_session().list(self.folder)]
         return sorted(names)
@@ -173,7 +172,7 @@ class JobProgress:
             return copy.read_bytes()
 
     def _is_longer(self, name: str, size: int) -> bool:
-        """Return whether a record in an object store has more bytes; its size is not told otherwise."""
+        """Return whether a record in an object store has more bytes, of which pylance does not return the size."""
         try:
             return bool(self._open_session().read_range(f"{self.folder}/{name}", size, 1))
         except (OSError, ValueError):
@@ -183,12 +182,20 @@ class JobProgress:
         return open_files(self.location, self.storage_options)
 
 
+def _list_folder(folder: Path) -> list[str]:
+    """Return the names in a folder; none if it does not exist, as after a job that removed it just now."""
+    with suppress(FileNotFoundError):
+        return os.listdir(folder)  # noqa: PTH208 - in one step: another job may remove the folder at any time
+    return []
+
+
 def _is_small_file(path: Path, max_bytes: int) -> bool:
     state = path.lstat()
     return stat.S_ISREG(state.st_mode) and state.st_size <= max_bytes
 
 
 def _file_name(key: str) -> str:
+    """Return a name that every file system and store takes: keys are any text, such as addresses of files."""
     return f"{blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}.json"
 
 
@@ -218,9 +225,8 @@ def _write_atomically(folder: Path, name: str, data: bytes) -> None:
 
 def _remove_folder(folder: Path, *, up_to: Path, last: str) -> None:
     """Remove the files of a folder, `last` after the others; then it, and folders above up to `up_to`, if empty."""
-    if folder.is_dir():
-        for path in sorted(folder.iterdir(), key=lambda path: path.name == last):
-            path.unlink(missing_ok=True)
+    for name in sorted(_list_folder(folder), key=lambda name: name == last):
+        (folder / name).unlink(missing_ok=True)
     _remove_empty_folders(folder, up_to=up_to)
 
 

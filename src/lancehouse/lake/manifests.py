@@ -494,16 +494,16 @@ def find_missed_conflict(files: ManifestStore, manifest: Manifest, final: str, o
         return None
     # Lance replaces the version that a delete or an update was made from when it commits them later. The files of
     # deletions still tell; for fragments that are removed as a whole, nothing does.
-    is_known = manifest.operation not in _REBASED or any(each.deletions for each in changes.fragments)
+    is_known = manifest.operation not in _REBASED or any(fragment.deletions for fragment in changes.fragments)
     if is_known and not count_missing(changes.find_base(manifest.read_version, {})):
         return None
     if manifest.version - 1 in own:
         return None
     before = _read_fragments(files, previous_manifest(final))
-    if {*changes.removed, *(each.id for each in changes.fragments)} - before.keys():
+    if {*changes.removed, *(fragment.id for fragment in changes.fragments)} - before.keys():
         return "fragments that it changes are gone"
     if manifest.operation == "Rewrite":
-        is_changed = any(before[each.id] != each for each in changes.fragments)
+        is_changed = any(before[fragment.id] != fragment for fragment in changes.fragments)
         return "fragments that it replaces were changed" if is_changed else None
     missing = count_missing(changes.find_base(manifest.read_version, before))
     return "versions that may conflict with it are cleaned up already" if missing else None
@@ -533,16 +533,18 @@ class _Changes:
         body = next(bytes(value) for number, value in _parse_fields(manifest.transaction) if number in _OPERATIONS)
         if manifest.operation == "Rewrite":
             groups = (group for number, group in _parse_fields(body) if number == _GROUP)
-            return cls(tuple(each for group in groups for each in _parse_fragments(bytes(group), _OLD)))
+            return cls(tuple(fragment for group in groups for fragment in _parse_fragments(bytes(group), _OLD)))
         if manifest.operation is None or manifest.operation not in _REBASED:
             return cls()
         fragments, removed = _REBASED[manifest.operation]
         packed = (value for number, value in _parse_fields(body) if number == removed)
-        ids = frozenset(each for value in packed for each in _parse_varints(value))
+        ids = frozenset(fragment_id for value in packed for fragment_id in _parse_varints(value))
         # Our merges claim to remove a fragment that no table has.
-        known = _parse_fields(manifest.message, without=_FRAGMENT)
-        last = next((value for number, value in known if number == _LAST_FRAGMENT and isinstance(value, int)), 0)
-        return cls(_parse_fragments(body, fragments), frozenset(each for each in ids if each <= last))
+        fields = _parse_fields(manifest.message, without=_FRAGMENT)
+        last = next((value for number, value in fields if number == _LAST_FRAGMENT and isinstance(value, int)), 0)
+        return cls(
+            _parse_fragments(body, fragments), frozenset(fragment_id for fragment_id in ids if fragment_id <= last)
+        )
 
     def find_base(self, read_version: int, before: Mapping[int, _Fragment]) -> int:
         """Return the version that the changes were made from.
@@ -551,15 +553,15 @@ class _Changes:
             read_version: what the transaction says.
             before: fragments of the preceding version, as far as known; deletions that it has are no change.
         """
-        old = {each.deletions for each in before.values()}
-        new = (each for each in self.fragments if each.deletions and each.deletions not in old)
-        return min([read_version, *(each.made_from for each in new)])
+        old = {fragment.deletions for fragment in before.values()}
+        new = (fragment for fragment in self.fragments if fragment.deletions and fragment.deletions not in old)
+        return min([read_version, *(fragment.made_from for fragment in new)])
 
 
 def _read_fragments(files: ManifestStore, file: str) -> dict[int, _Fragment]:
     manifest = Manifest.parse(files.read(file))
     with _translate_malformed():
-        return {each.id: each for each in _parse_fragments(manifest.message, _FRAGMENT)}
+        return {fragment.id: fragment for fragment in _parse_fragments(manifest.message, _FRAGMENT)}
 
 
 def _parse_fragments(message: bytes, field: int) -> tuple[_Fragment, ...]:
@@ -612,9 +614,9 @@ def _translate_malformed() -> Iterator[None]:
 def _created_indices(transaction: bytes) -> tuple[str, ...]:
     """Return the uuids of the new indices in Lance's message `CreateIndex`."""
     bodies = [body for number, body in _parse_fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
-    new = [body for each in bodies for number, body in _parse_fields(bytes(each)) if number == 1]
-    ids = [body for each in new for number, body in _parse_fields(bytes(each)) if number == 1]
-    return tuple(str(UUID(bytes=bytes(dict(_parse_fields(bytes(each)))[1]))) for each in ids)
+    new = [body for message in bodies for number, body in _parse_fields(bytes(message)) if number == 1]
+    ids = [body for message in new for number, body in _parse_fields(bytes(message)) if number == 1]
+    return tuple(str(UUID(bytes=bytes(dict(_parse_fields(bytes(message)))[1]))) for message in ids)
 
 
 def _find_operation(transaction: bytes) -> str | None:

@@ -94,9 +94,9 @@ def best_hits(parts: Sequence[Hits], k: int, *, largest: bool = False) -> tuple[
     together = join_hits(parts)
     together = together.take(~np.isnan(together.values))
     order = np.lexsort((together.rows, -together.values if largest else together.values, together.queries))
-    found = together.take(order)
-    ranks = rank_in_runs(found.queries)
-    return found.take(ranks < k), ranks[ranks < k]
+    sorted_hits = together.take(order)
+    ranks = rank_in_runs(sorted_hits.queries)
+    return sorted_hits.take(ranks < k), ranks[ranks < k]
 
 
 def rank_in_runs(numbers: Any) -> Any:
@@ -264,11 +264,13 @@ class NearestRows:
 
     def _keep(self, places: Any, rows: Any, values: Any) -> None:
         touched = np.unique(places)
-        kept = np.arange(self._k)[None, :] < self._found[touched, None]
-        known = Hits.of(
-            np.repeat(touched, self._found[touched]), self._rows[touched][kept], self._distances[touched][kept]
+        is_filled = np.arange(self._k)[None, :] < self._found[touched, None]
+        current = Hits.of(
+            np.repeat(touched, self._found[touched]),
+            self._rows[touched][is_filled],
+            self._distances[touched][is_filled],
         )
-        best, ranks = best_hits([known, Hits.of(places, rows, values)], self._k)
+        best, ranks = best_hits([current, Hits.of(places, rows, values)], self._k)
         self._distances[best.queries, ranks] = best.values
         self._rows[best.queries, ranks] = best.rows
         self._found[touched] = np.bincount(best.queries, minlength=len(self._found))[touched]

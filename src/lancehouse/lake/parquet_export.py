@@ -75,7 +75,7 @@ class VersionExporter:
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such table, version or
                 branch.
-            PermissionDeniedError: it cannot be told which part of this version is visible.
+            PermissionDeniedError: the row filter or masks do not fit this version.
         """
         if part is None:
             return cls(table, table.open(), like)
@@ -111,7 +111,9 @@ class VersionExporter:
             policy = self._restricted.part.policy
             named = policy.filter_columns | policy.masks.keys()
             # A filter and masks are by name: another column of that name makes other copies of the same files.
-            columns = sorted((each["name"], each["id"]) for each in self.schema["fields"] if each["name"] in named)
+            columns = sorted(
+                (column["name"], column["id"]) for column in self.schema["fields"] if column["name"] in named
+            )
             return [_number(fragment, place, rows, columns) for place, (fragment, rows) in enumerate(self._visible)]
         with translate_errors(self.table, self.table.storage_options):
             return [_to_fragment(fragment) for fragment in self._dataset.get_fragments()]
@@ -120,7 +122,7 @@ class VersionExporter:
     def _visible(self) -> list[tuple[ExportFragment, int]]:
         """The fragments with visible rows, and the number of these."""
         assert self._restricted is not None
-        counts = [(each, self._restricted.count_in(each)) for each in self._dataset.get_fragments()]
+        counts = [(fragment, self._restricted.count_in(fragment)) for fragment in self._dataset.get_fragments()]
         return [(_to_fragment(fragment), rows) for fragment, rows in counts if rows]
 
     def has_matching_row(self, fragment: int, condition: str) -> bool:
@@ -132,14 +134,15 @@ class VersionExporter:
     def row_bytes(self, fragment: ExportFragment, ids: Collection[int]) -> float:
         """Estimate the size of some columns of a row in bytes, without blobs in other files.
 
-        Of a part of a table, its first rows tell it: the size of files would tell of hidden rows and masked values.
+        For a part of a table it is estimated from its first rows: the size of files depends on hidden rows and masked
+        values, of which the caller must learn nothing.
         """
         widths = [_bit_width(self.columns[key].type) for key in ids]
-        known = sum(width or 0 for width in widths) / 8
+        fixed_bytes = sum(width or 0 for width in widths) / 8
         if all(widths):
-            return known
+            return fixed_bytes
         size = fragment.bytes if self._restricted is None else self._measure(fragment, frozenset(ids))
-        return max(known, size / max(fragment.rows, 1))
+        return max(fixed_bytes, size / max(fragment.rows, 1))
 
     def _measure(self, fragment: ExportFragment, ids: frozenset[int]) -> float:
         """Estimate the size of the visible part of a fragment from its first rows, as they are copied."""
@@ -195,7 +198,7 @@ class VersionExporter:
                 size += group.nbytes
                 if size >= FILE_BYTES:
                     break
-        batches.close()
+        batches.close()  # they may go on after the last row group of the file
         _release_memory()
         return written
 
@@ -224,7 +227,7 @@ def _column_identity(column: Json) -> tuple[Any, ...]:
 def _shift_ids(json: Any) -> Any:
     """Return a field or type with ids that no other column has."""
     if isinstance(json, list):
-        return [_shift_ids(each) for each in json]
+        return [_shift_ids(item) for item in json]
     if not isinstance(json, dict):
         return json
     return {key: value + ID_SHIFT if key in _IDS else _shift_ids(value) for key, value in json.items()}
@@ -241,7 +244,7 @@ def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
 
 
 def _number(fragment: ExportFragment, place: int, rows: int, columns: Sequence[tuple[str, int]]) -> ExportFragment:
-    """Return a fragment as the part of it that is visible: its id and size would tell of what is not."""
+    """Return a fragment as the part of it that is visible, without its id and size, which depend on hidden rows."""
     digest = sha256(json.dumps([fragment.digest, columns]).encode()).hexdigest()[:32]
     return replace(fragment, id=place, bytes=0, rows=rows, digest=digest)
 

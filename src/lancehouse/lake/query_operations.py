@@ -242,9 +242,9 @@ class _PartSink(io.RawIOBase):
         return b"".join(parts)
 
 
-def _in_values(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _in_values(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Replace dictionaries in batches by their values, in smaller batches: many rows may share one long value."""
-    for batch in found:
+    for batch in batches:
         if batch.schema.equals(schema):
             yield batch
             continue
@@ -281,7 +281,7 @@ def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
         case pa.DictionaryType():
             return field.with_type(dtype.value_type)
         case pa.StructType():
-            return field.with_type(pa.struct([_without_dictionary(each) for each in dtype]))
+            return field.with_type(pa.struct([_without_dictionary(child) for child in dtype]))
         case pa.FixedSizeListType():
             return field.with_type(pa.list_(_without_dictionary(dtype.value_field), dtype.list_size))
         case pa.LargeListType():
@@ -348,7 +348,7 @@ def _nearest_options(dataset: lance.LanceDataset, query: Query) -> dict[str, Any
     vector = query.vector.single_vector or query.vector.multi_vector
     if not vector:
         return None
-    if any(isinstance(each, list) and not each for each in vector):
+    if any(isinstance(item, list) and not item for item in vector):
         raise InvalidInputError("one of the query vectors is empty")
     bounds = (query.lower_bound, query.upper_bound)
     has_probe_range = query.minimum_nprobes is not None or query.maximum_nprobes is not None

@@ -66,7 +66,7 @@ class RecallNote(_Note):
 
 
 def digest_index(index: Any) -> str:
-    """Return what tells an index, as `describe_indices` returns it, from what it is after any change of its files."""
+    """Return a digest of an index, as `describe_indices` returns it, that changes with any of its files."""
     files = "\n".join(sorted(str(segment.uuid) for segment in index.segments))
     return blake2b(files.encode(), digest_size=16).hexdigest()
 
@@ -86,12 +86,12 @@ def keep_note(table: TableRef, index: str, note: RecallNote) -> int:
         PermissionDeniedError: the caller may not write.
     """
     with table.dataset() as dataset, translate_refusals(table.namespace, table.id):
-        names = {each.name for each in dataset.describe_indices()}
+        names = {description.name for description in dataset.describe_indices()}
         if index not in names:
             raise TableIndexNotFoundError(f"{table} has no index {index} any more")
         others = sorted(key for key in dataset.config() if key.startswith(PREFIX) and key != PREFIX + index)
-        known = [key for key in others if key.removeprefix(PREFIX) in names]
-        gone = {*others} - {*known[: MOST_NOTES - 1]}
+        valid_keys = [key for key in others if key.removeprefix(PREFIX) in names]
+        gone = {*others} - {*valid_keys[: MOST_NOTES - 1]}
         dataset.update_config({PREFIX + index: note.model_dump_json(), **dict.fromkeys(gone)})
         return int(dataset.version)
 

@@ -149,8 +149,8 @@ class RestrictedRows:
             # Lance finds a column by its name in any case: it might take a masked one for another.
             raise self._misfit("names of its columns differ by case alone")
         fields = [whole.field(name) for name in shown_columns(whole)]
-        shown = pa.schema([each for each in fields if not has_blobs(each)])
-        return pa.schema([self._mask_field(each) for each in without_dictionaries(shown)])
+        shown = pa.schema([column for column in fields if not has_blobs(column)])
+        return pa.schema([self._mask_field(column) for column in without_dictionaries(shown)])
 
     def _mask_field(self, column: pa.Field[Any]) -> pa.Field[Any]:
         mask = self.part.policy.masks.get(column.name)
@@ -313,7 +313,7 @@ class RestrictedRows:
     @cached_property
     def _texts(self) -> list[str]:
         """The columns that a search by words without a column looks at: which have an index is not shown."""
-        return [each.name for each in self.schema if each.type in KINDS["text"]]
+        return [column.name for column in self.schema if column.type in KINDS["text"]]
 
     def _probe(self, scan: Any, columns: Sequence[str]) -> pa.Schema:
         """Return the schema of a caller's scan; one that is not valid fails here, where there are no rows."""
@@ -359,13 +359,13 @@ class RestrictedRows:
             "vector_column": request.vector_column or default_vector_column(self.schema),
         }
         with hide_errors(self.part.name):
-            found: pa.Table = create_scanner(self.dataset, request.model_copy(update=more)).to_table()
-        masked = [self.mask(batch) for batch in found.to_batches()]
+            rows: pa.Table = create_scanner(self.dataset, request.model_copy(update=more)).to_table()
+        masked = [self.mask(batch) for batch in rows.to_batches()]
         projection, is_plain = self._projection(request)
         if is_plain:
             yield from masked
             return
-        scores = [name for name in (DISTANCE, QUERY_INDEX) if name in found.column_names and name not in projection]
+        scores = [name for name in (DISTANCE, QUERY_INDEX) if name in rows.column_names and name not in projection]
         if isinstance(projection, list):
             yield from self._evaluate(iter(masked), {"columns": [*projection, *scores]})
         else:
@@ -428,8 +428,8 @@ def _hash(value: str | int, key: bytes) -> str | int:
 
 def join_conditions(*conditions: str | None) -> str | None:
     """Return a condition that holds where all of the given ones do; None if there are none."""
-    given = [condition for condition in conditions if condition]
-    return " AND ".join(f"({condition})" for condition in given) if given else None
+    terms = [condition for condition in conditions if condition]
+    return " AND ".join(f"({condition})" for condition in terms) if terms else None
 
 
 @contextmanager

@@ -91,10 +91,10 @@ def merge_changes(changes: Iterable[RowChange]) -> RowChange:
     """Combine changes of different fragments of one version."""
     parts = list(changes)
     return RowChange(
-        tuple(piece for each in parts for piece in each.updated),
-        tuple(fragment for each in parts for fragment in each.removed),
-        tuple(piece for each in parts for piece in each.new),
-        sum(each.rows for each in parts),
+        tuple(piece for part in parts for piece in part.updated),
+        tuple(fragment for part in parts for fragment in part.removed),
+        tuple(piece for part in parts for piece in part.new),
+        sum(part.rows for part in parts),
     )
 
 
@@ -134,7 +134,7 @@ def offsets_by_fragment(addresses: Sequence[Any]) -> dict[int, Any]:
     if not addresses:
         return {}
     row_addresses = np.sort(
-        np.concatenate([each.to_numpy(zero_copy_only=False) for each in addresses]).astype(np.uint64)
+        np.concatenate([array.to_numpy(zero_copy_only=False) for array in addresses]).astype(np.uint64)
     )
     fragments, starts = np.unique(row_addresses >> np.uint64(OFFSET_BITS), return_index=True)
     parts = np.split((row_addresses & np.uint64(OFFSET)).astype(np.uint32), starts[1:])
@@ -354,13 +354,13 @@ def _is_rewrite(transaction: lance.Transaction) -> bool:
 def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[FragmentMetadata]:
     """Return the version's metadata of the changed fragments, with their new deletion files."""
     return [
-        replace(dataset.get_fragment(each.id).metadata, deletion_file=each.deletion_file)
-        for each in parse_new_fragments(change.updated)
+        replace(dataset.get_fragment(fragment.id).metadata, deletion_file=fragment.deletion_file)
+        for fragment in parse_new_fragments(change.updated)
     ]
 
 
 def _get_fragments(dataset: lance.LanceDataset, fragments: Sequence[int]) -> list[lance.LanceFragment]:
-    return [dataset.get_fragment(each) for each in fragments]
+    return [dataset.get_fragment(number) for number in fragments]
 
 
 def _batch_arguments(dataset: lance.LanceDataset, usual: int = USUAL_BATCH_ROWS) -> dict[str, int]:
@@ -400,7 +400,7 @@ def update_in_batches(table: TableRef, setting: ColumnUpdate) -> tuple[int, int]
 
 
 def _fragment_ids(dataset: lance.LanceDataset) -> list[int]:
-    return [each.fragment_id for each in dataset.get_fragments()]
+    return [fragment.fragment_id for fragment in dataset.get_fragments()]
 
 
 def retry_conflicts(about: object, attempt: Callable[[], T]) -> T:

@@ -280,12 +280,15 @@ def parse_duration(text: str) -> timedelta:
     """Parse a duration such as `30s`, `5m` or `1m30s`.
 
     Raises:
-        InvalidInputError: it has no unit, or is not a duration.
+        InvalidInputError: it has no unit, is not a duration, or is one of more than a million years.
     """
     if not _DURATION.fullmatch(text):
         raise InvalidInputError(f"timeout {text!r} is no time span such as 100ms, 30s, 5m or 1h30m")
     parts = re.findall(r"([\d.]+)(ms|s|m|h)", text)
-    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    try:
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    except OverflowError as error:
+        raise InvalidInputError(f"timeout {text!r} is longer than Python can count") from error
 
 
 def _require_location(entry: Entry) -> str:

@@ -34,7 +34,7 @@ BLOB_FORMS = ("bytes", "reference")
 """How a scan returns blobs: as they are, or as references by which they can be read later."""
 
 UNKNOWN_BYTES = (1 << 63) - 1
-"""Size of what nobody can tell the size of: larger than any limit."""
+"""Stands for a size that is not known: larger than any limit."""
 ROW_COLUMNS = ("_rowid", "_rowaddr")
 """Columns that Lance has of each row besides those of the table."""
 MIN_TASK_ROWS = 1 << 16
@@ -152,7 +152,8 @@ class Scan:
             offset=offset or None,
             with_row_id=self.with_row_id,
             with_row_address=self.with_row_address or refers,
-            fragments=[dataset.get_fragment(each) for each in fragments] or None,
+            # None means all: without fragments, only the schema or the plan is asked for.
+            fragments=[dataset.get_fragment(number) for number in fragments] or None,
             batch_size=REFERENCE_ROWS if refers else batch_rows(fields),
             blob_handling="blobs_descriptions" if refers else "all_binary",
             scan_in_order=True,
@@ -246,7 +247,7 @@ def split_fragments(
         split: whether the rows of one fragment may go to several groups. A scan with a filter needs whole fragments.
         only: ids of the fragments that are wanted, all by default.
     """
-    fragments = [each for each in dataset.get_fragments() if only is None or each.fragment_id in only]
+    fragments = [fragment for fragment in dataset.get_fragments() if only is None or fragment.fragment_id in only]
     rows = {fragment.fragment_id: fragment.count_rows() for fragment in fragments}
     total = sum(rows.values())
     share = max(-(-total // max(tasks, 1)), MIN_TASK_ROWS)

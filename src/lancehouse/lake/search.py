@@ -112,7 +112,7 @@ class Search:
             InvalidInputError: the vectors do not fit the column, the filter cannot be parsed, or no column is meant.
             TableColumnNotFoundError: there is no such column.
         """
-        found = replace(self, column=None, text_column=None)
+        search = replace(self, column=None, text_column=None)
         if queries.vectors is not None:
             column = resolve_vector_column(table, dataset.schema, self.column)
             width = queries.vectors.shape[1]
@@ -120,15 +120,15 @@ class Search:
                 width = getattr(dataset.schema.field(column).type, "list_size", width)
             VectorSearch((0.0,) * width, self.k, column, metric=self.metric, effort=self.effort).check(table, dataset)
             index = find_vector_index(dataset, column)
-            found = replace(found, column=column, metric=self.metric or (index and index.metric) or METRICS[0])
+            search = replace(search, column=column, metric=self.metric or (index and index.metric) or METRICS[0])
         elif self.column is not None or self.metric is not None or self.effort != DEFAULT_EFFORT:
             raise InvalidInputError("column, metric, nprobes, refine_factor and ef are for a search with a vector")
         if queries.texts is not None:
-            found = replace(found, text_column=resolve_text_column(table, dataset, self.text_column))
+            search = replace(search, text_column=resolve_text_column(table, dataset, self.text_column))
         elif self.text_column is not None:
             raise InvalidInputError("text_column is for a search with a text")
         Scan(self.columns, self.filter).schema(table, dataset)
-        return found
+        return search
 
     @property
     def by_vectors(self) -> bool:
@@ -148,7 +148,7 @@ class Search:
     @property
     def measures(self) -> list[str]:
         """Names of the columns that say how good a row is."""
-        return [name for name, given in ((DISTANCE, self.by_vectors), (SCORE, self.by_words)) if given]
+        return [name for name, is_used in ((DISTANCE, self.by_vectors), (SCORE, self.by_words)) if is_used]
 
     def schema(self, table: TableRef, dataset: lance.LanceDataset, *, with_ids: bool) -> pa.Schema:
         """Return the columns of the result: rank, `_distance`, `_score`, then those of the table.
@@ -163,9 +163,9 @@ class Search:
         """
         fields: list[pa.Field[Any]] = list(Scan(self.columns).schema(table, dataset))
         names = {*self.measures, *((QUERY, RANK) if with_ids else ())}
-        if taken := names & {each.name for each in fields}:
+        if duplicates := names & {column.name for column in fields}:
             raise InvalidInputError(
-                f"{table} has a column {min(taken)}, as the result has: name other columns with columns=[…]"
+                f"{table} has a column {min(duplicates)}, as the result has: name other columns with columns=[…]"
             )
         rank: pa.Field[Any] = pa.field(RANK, pa.int32(), nullable=False)
         return pa.schema([rank, *(pa.field(name, pa.float32()) for name in self.measures), *fields])
@@ -189,10 +189,10 @@ def resolve_text_column(table: TableRef, dataset: lance.LanceDataset, column: st
     if column is None:
         if len(set(indexed)) == 1:
             return str(indexed[0])
-        found = ", ".join(sorted(set(indexed)))
+        column_names = ", ".join(sorted(set(indexed)))
         raise InvalidInputError(
-            f"{table} has full-text indices of {found}: name the one to search with text_column"
-            if found
+            f"{table} has full-text indices of {column_names}: name the one to search with text_column"
+            if column_names
             else f"{table} has no full-text index: build one with create_index(table, column, 'INVERTED'), or name the "
             "column to search with text_column, all texts of which are then read for each query"
         )
@@ -331,7 +331,10 @@ def _describe_words(dataset: lance.LanceDataset, search: Search) -> str:
 
 
 def _slice_queries(width: int, k: int) -> int:
-    """Return the number of queries whose vectors, and whose hits, a task may hold."""
+    """Return the number of queries whose vectors, and whose hits, a task may hold.
+
+    A number of a vector takes 4 bytes; a hit takes 12, for its distance and its row id.
+    """
     return max(1, min(SLICE_BYTES // (4 * width), SLICE_BYTES // (12 * k)))
 
 
@@ -409,7 +412,7 @@ def _search_index(
     here, for many queries at once. The result is the same.
     """
     numbers = np.flatnonzero(~np.isnan(vectors).any(axis=1))
-    options, found = search.effort.to_options(k), list[Hits]()
+    options, parts = search.effort.to_options(k), list[Hits]()
     factor = options.pop("refine_factor") if search.metric in METRICS else 1
     size = max(1, MOST_CANDIDATES // (k * factor))
     for first in range(0, len(numbers), size):
@@ -422,8 +425,8 @@ def _search_index(
         )
         if search.metric in METRICS:
             hits, _ = best_hits([_compare_candidates(table, dataset, search, vectors, hits)], k)
-        found.append(hits)
-    return join_hits(found)
+        parts.append(hits)
+    return join_hits(parts)
 
 
 def _ask_index(
@@ -579,8 +582,8 @@ def read_ranked(
         ranked: what was found.
     """
     if search.filter is not None and not search.prefilter:
-        kept = np.isin(ranked.rows, _matching_rows(table, dataset, search.filter, ranked.rows))
-        ranked = ranked.take(kept)
+        is_match = np.isin(ranked.rows, _matching_rows(table, dataset, search.filter, ranked.rows))
+        ranked = ranked.take(is_match)
         ranked = replace(ranked, ranks=rank_in_runs(ranked.queries))
     names = schema.names[1 + len(search.measures) :]
     size = min(batch_rows([dataset.schema.field(name.partition(".")[0]) for name in names]), ROWS_AT_ONCE)

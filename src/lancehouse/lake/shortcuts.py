@@ -77,11 +77,11 @@ def locate(name: str) -> dict[str, Any]:
 
 
 def _parse_name(name: str) -> tuple[Connection, list[str]]:
-    catalog, *levels = parse_levels(name)
-    if not levels:
-        raise InvalidInputError(f"{name!r} names no table: it is the name of a catalog, then a table's id in it")
-    connection = named_catalogs.load().catalog(catalog)
-    return connection, [*connection.parent, *levels]
+    match parse_levels(name):
+        case (catalog, *levels) if levels:
+            connection = named_catalogs.load().catalog(catalog)
+            return connection, [*connection.parent, *levels]
+    raise InvalidInputError(f"{name!r} names no table: it is the name of a catalog, then a table's id in it")
 
 
 def _find_client(name: str) -> tuple[LanceNamespace, list[str]]:

@@ -71,7 +71,7 @@ def list_refs(dataset: lance.LanceDataset) -> TableRefs:
     tags, branches = dataset.tags.list(), dataset.branches.list()
     return TableRefs(
         {name: (tag["branch"], tag["version"]) for name, tag in sorted(tags.items())},
-        {name: (told["parent_branch"], told["parent_version"]) for name, told in sorted(branches.items())},
+        {name: (branch["parent_branch"], branch["parent_version"]) for name, branch in sorted(branches.items())},
     )
 
 
@@ -97,7 +97,7 @@ def _describe_definitions(dataset: lance.LanceDataset, transaction: lance.Transa
     defined = definitions(dataset.schema)
     match transaction.operation:
         case lance.LanceOperation.Merge():
-            names = [name for name, known in defined.items() if known.since == dataset.version]
+            names = [name for name, definition in defined.items() if definition.since == dataset.version]
         case lance.LanceOperation.UpdateConfig(field_metadata_updates=dict(updates)):
             ids = {field.id(): field.name() for field in dataset.lance_schema.fields()}
             changed = [ids.get(number) for number, update in updates.items() if COMPUTED.decode() in update.updates]
@@ -193,13 +193,13 @@ def summarize(dataset: lance.LanceDataset) -> VersionSummary:
 def read_layout(table: TableRef) -> StorageLayout:
     """Read the fragments of a version, in order, and the size of its columns."""
     with table.dataset() as dataset:
-        all_fragments = [_to_fragment(each.metadata) for each in dataset.get_fragments()]
+        all_fragments = [_to_fragment(fragment.metadata) for fragment in dataset.get_fragments()]
         return StorageLayout(
             version=dataset.version,
             count=len(all_fragments),
-            rows=sum(each.rows for each in all_fragments),
-            deleted=sum(each.deleted for each in all_fragments),
-            bytes=sum(each.bytes or 0 for each in all_fragments),
+            rows=sum(fragment.rows for fragment in all_fragments),
+            deleted=sum(fragment.deleted for fragment in all_fragments),
+            bytes=sum(fragment.bytes or 0 for fragment in all_fragments),
             fragments=all_fragments[:MAX_LISTED],
             columns=_column_sizes(dataset) if len(all_fragments) <= MAX_MEASURED else [],
         )

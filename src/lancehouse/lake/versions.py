@@ -213,7 +213,7 @@ def _describe_versions(table: TableRef, dataset: lance.LanceDataset, files: Mapp
 
 def _is_within(version: int, ranges: Sequence[VersionRange]) -> bool:
     return any(
-        each.start_version <= version and (version < each.end_version or each.end_version == -1) for each in ranges
+        span.start_version <= version and (version < span.end_version or span.end_version == -1) for span in ranges
     )
 
 

@@ -98,6 +98,7 @@ def test_odd_names_of_folders(tmp_path: Path) -> None:
     [
         ("nothing", None, "there is no file at {}/nothing$"),
         ("nothing/*.csv", None, r"there is no file at {}/nothing/\*.csv"),
+        ("folder [1]/nothing.csv", None, r"there is no file at {}/folder \[1\]/nothing.csv"),
         ("empty folder", None, "there is no file at {}/empty folder"),
         ("mixed", None, "{}/mixed/a.csv is csv but {}/mixed/b.parquet is parquet: say with format="),
         ("odd", None, "the format of {}/odd/README.md cannot be told from its extension"),
@@ -121,6 +122,7 @@ def test_odd_names_of_folders(tmp_path: Path) -> None:
 def test_what_cannot_be_read(tmp_path: Path, source: Any, format: str | None, message: str) -> None:
     put(tmp_path, "mixed/a.csv", "mixed/b.parquet", "odd/README.md")
     (tmp_path / "empty folder" / "_hidden").mkdir(parents=True)
+    (tmp_path / "folder [1]").mkdir()
     bad = {"empty.csv": b"", "bad.csv": b"\n", "bad.json": b'{"a": 1}{', "array.json": b' [{"a": 1}]'}
     for name, content in {**bad, "bad.parquet": b"PAR1", "bad.arrow": b"ARROW1..", "bad.csv.gz": b"no gzip"}.items():
         (tmp_path / name).write_bytes(content)

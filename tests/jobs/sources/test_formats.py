@@ -493,6 +493,7 @@ def test_text_in_another_encoding_further_down(tmp_path: Path, monkeypatch: pyte
         ("a.json", f'{{"n": {"9" * 5000}}}\n'),
         ("a.json", '{"n": 1}\n{"n": 99999999999999999999}\n'),
         ("a.json", '{"n": {"x": [18446744073709551616]}}\n'),
+        ("a.json", 'null\n{"n": 99999999999999999999}\n'),
     ],
 )
 def test_integers_beyond_64_bits(tmp_path: Path, name: str, text: str) -> None:
@@ -504,6 +505,11 @@ def test_integers_beyond_64_bits(tmp_path: Path, name: str, text: str) -> None:
     if name == "a.csv" and len(text) < 40:
         wanted = pa.schema([("n", pa.decimal128(38, 0))])
         assert all(isinstance(row["n"], Decimal) for row in read(source, wanted).to_pylist())
+
+
+def test_lines_of_json_that_are_null(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(' null\n{"n": 1}\nnull\n')
+    assert read(open_source(tmp_path)).to_pylist() == [{"n": None}, {"n": 1}, {"n": None}]
 
 
 def test_types_of_json(tmp_path: Path) -> None:

@@ -158,6 +158,8 @@ def test_what_cannot_be_read(table: Table, catalog: SqlCatalog) -> None:
         with pytest.raises(kind) as caught:  # type: ignore[call-overload]
             open_source(name, "iceberg", options=properties)
         assert "s3cret" not in str(caught.value)
+    with pytest.raises(InvalidInputError, match=r"^'' is no Iceberg table"):
+        open_source("", "iceberg")
     with pytest.raises(InvalidInputError, match="an Iceberg source is a table, a scan or"):
         open_source(["a"], "iceberg")
     with pytest.raises(InvalidInputError, match="iceberg has no option 'delimiter'"):

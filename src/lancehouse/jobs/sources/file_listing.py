@@ -114,8 +114,8 @@ class Store:
         """Return the file system, cached for each process."""
         options = canonical_options(self.options)
         for name, variables in _ENVIRONMENT.items():
-            if found := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
-                options.setdefault(name, found)
+            if value := next((os.environ[variable] for variable in variables if os.environ.get(variable)), None):
+                options.setdefault(name, value)
         return _connect(self.scheme.lower(), self.bucket, self.account, tuple(sorted(options.items())))
 
     def to_address(self, path: str) -> str:
@@ -142,8 +142,10 @@ def locate(source: str | os.PathLike[str], options: Mapping[str, str]) -> tuple[
         return Store(), str(pathlib.Path(text).absolute())
     scheme, path = match[1].lower(), match[2].strip("/")
     if scheme not in _SCHEMES or not path:
-        known = ", ".join(f"{name}://" for name in _SCHEMES)
-        raise InvalidInputError(f"{text!r} is no place that can be read: give a path, file:// or {known} and a bucket")
+        schemes = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise InvalidInputError(
+            f"{text!r} is no place that can be read: give a path, file:// or {schemes} and a bucket"
+        )
     bucket, slash, rest = path.partition("/")
     container, _, account = bucket.partition("@")
     return Store(match[1], container, account, dict(options)), f"{container}{slash}{rest}"
@@ -281,8 +283,8 @@ def _list_matches(store: Store, path: str) -> Iterator[SourceFile]:
         yield _to_file(store, info, named=True)
     elif info.type == FileType.Directory:
         yield from _list_folder(store, system, path, root=path)
-    elif _GLOB.search(path):
-        root, pattern = _split_glob(system, path)
+    elif (glob := _split_glob(system, path)) is not None:
+        root, pattern = glob
         for match in _match_glob(system, root, pattern):
             if match.type == FileType.File:
                 yield _to_file(store, match, root=root, named=True)
@@ -290,14 +292,17 @@ def _list_matches(store: Store, path: str) -> Iterator[SourceFile]:
                 yield from _list_folder(store, system, match.path, root=root)
 
 
-def _split_glob(system: FileSystem, path: str) -> tuple[str, list[str]]:
-    """Split a path into the literal folder at its start and the pattern below it."""
+def _split_glob(system: FileSystem, path: str) -> tuple[str, list[str]] | None:
+    """Split a path into the literal folder at its start and the pattern below it; None if it has no pattern.
+
+    A level such as `a[1]` is no pattern if there is a folder of that name.
+    """
     segments = path.split("/")
     for place, segment in enumerate(segments):
         above = "/".join(segments[:place]) or "/"
         if _GLOB.search(segment) and system.get_file_info(f"{above}/{segment}").type != FileType.Directory:
             return above, segments[place:]
-    raise AssertionError(f"{path} exists")
+    return None
 
 
 def _list_folder(store: Store, system: FileSystem, folder: str, *, root: str) -> Iterator[SourceFile]:

@@ -100,7 +100,7 @@ class TextOptions:
         """Text that is equal for equal options; empty for the defaults."""
         if self == type(self)():
             return ""
-        return " ".join(f"{each.name}={getattr(self, each.name)!s}" for each in fields(self))
+        return " ".join(f"{option.name}={getattr(self, option.name)!s}" for option in fields(self))
 
     @property
     def known_types(self) -> dict[str, Any]:
@@ -138,7 +138,9 @@ class TextOptions:
                 raise TableColumnNotFoundError(
                     f"the option types has a column {name!r}, and {about} has not; {suggest(name, schema.names)}"
                 )
-        return pa.schema([self.types.field(each.name) if each.name in self.types.names else each for each in schema])
+        return pa.schema(
+            [self.types.field(column.name) if column.name in self.types.names else column for column in schema]
+        )
 
 
 def _parse_option(name: str, value: Any) -> Any:
@@ -394,6 +396,7 @@ class Ipc(Tabular):
 
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the requested columns, in the batches of the file."""
+        # Arrow takes columns by their positions, when a file is opened: it is opened first to learn them.
         with _open_reader(part.file) as (reader, _):
             names = reader.schema.names
             wanted.require_known(names, part.file)

@@ -107,6 +107,7 @@ def open_iceberg(
         projection = data_scan.projection()
         schema = from_iceberg(json.loads(projection.model_dump_json()))
     scan = IcebergScan(
+        # It is sent with each unit, and the history of a table may be long.
         metadata=data_scan.table_metadata.model_copy(update={"snapshots": [], "snapshot_log": [], "metadata_log": []}),
         io=data_scan.io,
         projection=projection,
@@ -132,10 +133,10 @@ def _require_properties(source: Table | DataScan | str, options: Mapping[str, st
 
 def _to_data_scan(source: Table | DataScan | str, options: Mapping[str, str]) -> DataScan:
     if isinstance(source, str):
-        catalog, *levels = parse_levels(source)
-        if len(levels) < 2:
+        levels = parse_levels(source)
+        if len(levels) < 3:
             raise InvalidInputError(f"{source!r} is no Iceberg table: it is catalog.namespace.table")
-        source = load_catalog(catalog, **options).load_table(tuple(levels))
+        source = load_catalog(levels[0], **options).load_table(levels[1:])
     scan = source.scan() if isinstance(source, Table) else source
     if not isinstance(scan, DataScan):
         raise InvalidInputError(f"an Iceberg source is a table, a scan or catalog.namespace.table, not {type(scan)!r}")

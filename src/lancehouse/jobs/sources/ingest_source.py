@@ -232,8 +232,8 @@ def _open_files(
     if reader.is_text:
         schema = pa.schema([field.with_type(replace_null_types(field.type)) for field in schema])
     schema = reader.options.apply_schema(schema, about)
-    told = partition_fields((file.partition for file in files), schema)
-    everything = list(reader.options.apply_types(pa.schema([*schema, *told]), about))
+    partition_columns = partition_fields((file.partition for file in files), schema)
+    everything = list(reader.options.apply_types(pa.schema([*schema, *partition_columns]), about))
     names = [column.name for column in everything]
     if not names:
         raise InvalidInputError(f"{files[0].name} has no columns")
@@ -245,7 +245,7 @@ def _open_files(
     file_parts = [part for file in files for part in _split_file(file, surveys.get(file), target)]
     groups = group_by_size(file_parts, lambda part: part.bytes, target)
     read = pa.schema(everything)
-    doubts = {name: why for each in surveys.values() for name, why in each.doubts.items() if name in read.names}
+    doubts = {name: why for survey in surveys.values() for name, why in survey.doubts.items() if name in read.names}
     is_explicit = reader.options.schema is not None
     return IngestSource(
         read, [_to_unit(reader, parts, source_columns) for parts in groups], reader.options.key, doubts, is_explicit
@@ -309,8 +309,8 @@ def _choose_format(files: Sequence[SourceFile], requested: str | None) -> tuple[
 
 
 def _format_by_extension(file: SourceFile) -> str:
-    for name, each in FORMATS.items():
-        if file.path.lower().endswith(each.extensions):
+    for name, file_format in FORMATS.items():
+        if file.path.lower().endswith(file_format.extensions):
             return name
     raise InvalidInputError(
         f"the format of {file.name} cannot be told from its extension: say it with format=, one of {', '.join(FORMATS)}"

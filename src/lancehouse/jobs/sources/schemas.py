@@ -30,11 +30,11 @@ def unify_schemas(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
         TableSchemaValidationError: two files have types of a column that cannot be widened; the message names them.
     """
     merged, first = pa.schema([]), ""
-    seen: set[pa.Schema] = set()
+    earlier_schemas: set[pa.Schema] = set()
     for name, schema in schemas:
-        if schema in seen:
+        if schema in earlier_schemas:
             continue
-        seen.add(schema)
+        earlier_schemas.add(schema)
         plain = _normalize_schema(name, schema)
         merged = plain if not first else _merge_schemas(merged, first, plain, name)
         first = first or name
@@ -122,6 +122,7 @@ def _merge_schemas(merged: pa.Schema, first: str, schema: pa.Schema, name: str) 
 def _widen_field(one: pa.Field[Any], other: pa.Field[Any]) -> pa.Field[Any] | None:
     if one.equals(other):
         return one
+    # As they are, so that dictionaries stay where both have some; else by the types of their values.
     for left, right in ((one, other), (_normalize_field(one, decode=True), _normalize_field(other, decode=True))):
         try:
             (merged,) = pa.unify_schemas([pa.schema([left]), pa.schema([right])], promote_options="permissive")

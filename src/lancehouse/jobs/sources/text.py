@@ -113,6 +113,8 @@ class Delimited(Tabular):
     def raw(self, part: FilePart, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """Yield the requested columns, parsed as the requested types."""
         file = part.file
+        # pyarrow takes types and columns when a file is opened, and refuses columns that it lacks: it is opened first
+        # to learn which it has.
         with self._open_reader(file, {}, None) as reader:
             names = reader.schema.names
         wanted.require_known(names, file)
@@ -248,13 +250,14 @@ def _large_integers(block: bytes) -> dict[str, str]:
     numbers: dict[str, list[int | float]] = {}
     for line in block.splitlines():
         with suppress(ValueError):  # lines that only pyarrow can parse are skipped
-            for name, value in python_json.loads(line, parse_int=_parse_integer).items():
+            row = python_json.loads(line, parse_int=_parse_integer)
+            for name, value in row.items() if row is not None else ():  # for pyarrow, `null` is a row of nulls
                 numbers.setdefault(name, []).extend(_walk_numbers(value))
-    large = {name: next(filter(_is_large, found), None) for name, found in numbers.items()}
+    large = {name: next(filter(_is_large, values), None) for name, values in numbers.items()}
     return {
         name: str(value)
         for name, value in large.items()
-        if value is not None and all(isinstance(each, int) for each in numbers[name])
+        if value is not None and all(isinstance(number, int) for number in numbers[name])
     }
 
 
@@ -276,8 +279,12 @@ def _infer_schema(file: SourceFile, block: bytes) -> pa.Schema:
 
 
 def _parse_block(file: SourceFile, block: bytes, schema: pa.Schema | None) -> pa.Table:
-    if block.lstrip().startswith(b"["):
+    text = block.lstrip()
+    if text.startswith(b"["):
         raise InvalidInputError(f"{file.name} is an array of JSON: write one object on each line instead")
+    if text.startswith(b"null"):
+        # A line with null is a row of nulls. At the beginning of a block, pyarrow 26 would end the process.
+        block = b"{}" + text.removeprefix(b"null")
     source: Any = pa.BufferReader(block)  # the stubs of read_json know files only
     return json.read_json(
         source,
@@ -308,19 +315,23 @@ def _explicit_schema(inferred_schema: pa.Schema, wanted: pa.Schema) -> pa.Schema
     return pa.schema([(name, _parsable_type(have.get(name), want.get(name))) for name in {**have, **want}])
 
 
-def _parsable_type(found: Any, wanted: Any) -> Any:
+def _parsable_type(inferred: Any, wanted: Any) -> Any:
     if wanted is None:
-        return replace_null_types(found)
-    if found is None or found == pa.null():
+        return replace_null_types(inferred)
+    if inferred is None or inferred == pa.null():
         return _json_type(wanted)
-    match found, wanted:
+    match inferred, wanted:
         case pa.StructType(), pa.StructType():
-            have, want = ({child.name: child.type for child in dtype} for dtype in (found, wanted))
+            have, want = ({child.name: child.type for child in dtype} for dtype in (inferred, wanted))
             return pa.struct([(name, _parsable_type(have.get(name), want.get(name))) for name in {**have, **want}])
         case pa.ListType(), (pa.ListType() | pa.LargeListType() | pa.FixedSizeListType()):
-            return pa.list_(_parsable_type(found.value_type, wanted.value_type))
-    is_number = pa.types.is_integer(found) or pa.types.is_floating(found)
-    return wanted if (is_number and _is_number(wanted)) or (pa.types.is_string(found) and _is_text(wanted)) else found
+            return pa.list_(_parsable_type(inferred.value_type, wanted.value_type))
+    is_number = pa.types.is_integer(inferred) or pa.types.is_floating(inferred)
+    return (
+        wanted
+        if (is_number and _is_number(wanted)) or (pa.types.is_string(inferred) and _is_text(wanted))
+        else inferred
+    )
 
 
 def _json_type(wanted: Any) -> Any:
