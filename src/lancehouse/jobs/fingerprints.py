@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, lru_cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -40,6 +40,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _CODE = (*_PLAIN, tuple, frozenset, FunctionType, ModuleType, type, _lru_cache_wrapper)
 """What counts where the state of objects does not."""
 _LONGEST_PATH = 1024
+_CACHED_MODULES = 64
 _first_digests: dict[str, str] = {}
 """Digests of the sources of modules as this process first saw them.
 
@@ -325,37 +326,28 @@ class _CodeWalker:
             return True
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
         try:
-            tree = ast.parse(text)
+            source = _parse_module(text, package)
         except (SyntaxError, ValueError) as error:
             self.doubts.append(f"the module {name} cannot be parsed ({error})")
             return True
         if not self._follows_state:
-            self.parts[f"module {name}"] = json_digest(normalize_tree(tree))
-        self._follow_source(name, package, tree, str(Path(spec.origin or "").parent))
+            self.parts[f"module {name}"] = _digest_code_of(text)
+        self._follow_source(name, package, source, str(Path(spec.origin or "").parent))
         return True
 
-    def _follow_source(self, name: str, package: str, tree: ast.Module, folder: str) -> None:
-        for imported in (package, *imported_names(tree, package)):
+    def _follow_source(self, name: str, package: str, source: _ModuleSource, folder: str) -> None:
+        for imported in (package, *source.imports):
             self._add_imported(imported)
-        for node in ast.walk(tree):
-            match node:
-                case ast.Constant(value=str(constant)):
-                    self._texts.add((constant, folder))
-                case ast.Name(id=used) | ast.Attribute(attr=used) | ast.alias(name=used) if used in _READS_ENVIRONMENT:
-                    self._reads_environment = True
-                case ast.alias(name=used, asname=str()) if used in _DYNAMIC:
-                    self._import_dynamically(name, package, [])
-                case ast.Call(func=ast.Name(id=used) | ast.Attribute(attr=used), args=arguments) if used in _DYNAMIC:
-                    self._import_dynamically(name, package, arguments)
+        self._texts.update((text, folder) for text in source.texts)
+        self._reads_environment |= source.reads_environment
+        for dynamic in source.dynamic_imports:
+            self._import_dynamically(name, package, dynamic)
 
-    def _import_dynamically(self, name: str, package: str, arguments: list[ast.expr]) -> None:
-        match arguments:
-            case [ast.Constant(value=str(imported)), *_]:
-                try:
-                    self._add_imported(resolve_name(imported, package))
-                    return
-                except ImportError:
-                    pass
+    def _import_dynamically(self, name: str, package: str, imported: str | None) -> None:
+        if imported is not None:
+            with suppress(ImportError):
+                self._add_imported(resolve_name(imported, package))
+                return
         self.doubts.append(f"the module {name} imports modules whose names it computes")
 
     def external_inputs(self) -> dict[str, str]:
@@ -413,6 +405,56 @@ _OF_CLASSES = frozenset(
     }
 )
 """Attributes of classes that do not affect what they do."""
+
+
+@dataclass(frozen=True)
+class _ModuleSource:
+    """What the text of a module says, whatever else is loaded."""
+
+    imports: tuple[str, ...]
+    """Names of what it imports, as `imported_names` returns them."""
+    texts: frozenset[str]
+    """String constants."""
+    reads_environment: bool
+    dynamic_imports: tuple[str | None, ...]
+    """Names that it passes to `import_module` and the like; None for those that it computes."""
+
+
+# Each function of a module is fingerprinted by itself, and so are all functions that import it: without the caches, a
+# file of a thousand lines would be parsed and walked again for each of them, which takes a third of a second.
+@lru_cache(_CACHED_MODULES)
+def _parse_module(text: str, package: str) -> _ModuleSource:
+    """Parse the text of a module.
+
+    Args:
+        text: of the module.
+        package: package that relative imports are relative to.
+    """
+    tree = ast.parse(text)
+    texts, dynamic_imports = set[str](), list[str | None]()
+    reads_environment = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(constant)):
+                texts.add(constant)
+            case ast.Name(id=used) | ast.Attribute(attr=used) | ast.alias(name=used) if used in _READS_ENVIRONMENT:
+                reads_environment = True
+            case ast.alias(name=used, asname=str()) if used in _DYNAMIC:
+                dynamic_imports.append(None)
+            case ast.Call(func=ast.Name(id=used) | ast.Attribute(attr=used), args=arguments) if used in _DYNAMIC:
+                match arguments:
+                    case [ast.Constant(value=str(imported)), *_]:
+                        dynamic_imports.append(imported)
+                    case _:
+                        dynamic_imports.append(None)
+    imports = tuple(dict.fromkeys(imported_names(tree, package)))
+    return _ModuleSource(imports, frozenset(texts), reads_environment, tuple(dynamic_imports))
+
+
+@lru_cache(_CACHED_MODULES)
+def _digest_code_of(text: str) -> str:
+    """Return a digest of the code of a module, without comments, docstrings and layout."""
+    return json_digest(normalize_tree(ast.parse(text)))
 
 
 _NO_CODE = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
