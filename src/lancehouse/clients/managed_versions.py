@@ -250,10 +250,9 @@ class ManagedVersions:
         self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
         self._absent: BoundedCache[str, float] = BoundedCache(REFUSALS)
         """When nothing was at the final path of a version, by the path where it is staged, which is unique."""
-        self._described: BoundedCache[TableId, tuple[float, int, TableHead]] = BoundedCache(REFUSALS)
-        """Heads of tables that were just described: since when, and the table's last change until then."""
         self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
-        self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
+        self._doubtful_commits: BoundedCache[tuple[TableId, int], tuple[int, str]] = BoundedCache(REFUSALS)
+        """When a commit came in doubt, and where its manifest is staged."""
         # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
         self._ticks = count(1)
 
@@ -331,7 +330,8 @@ class ManagedVersions:
             self._commit_with_retries(versions)
         except CommitStateUnknownError:
             for version in versions:
-                self._doubtful_commits.put((version.table, version.manifest.version), next(self._ticks))
+                state = (next(self._ticks), version.staged_path)
+                self._doubtful_commits.put((version.table, version.manifest.version), state)
             raise
         except LanceNamespaceError as error:
             self._discard_refused(versions, error)
@@ -552,10 +552,15 @@ class ManagedVersions:
         """Remove the staged manifests of a refused commit, and remember the reason, which pylance does not pass on."""
         for version in versions:
             self._remember_refusal(version.table, version.manifest.version, error)
+            _, doubtful_path = self._doubtful_commits.get((version.table, version.manifest.version)) or (0, None)
+            if version.staged_path == doubtful_path:
+                continue  # an earlier request for the same manifest may have been accepted
             try:
                 self._manifest_store_of(version).discard(version.staged_path)
-            except LanceNamespaceError as left:
-                logger.warning("%s: cannot delete the staged manifest %s: %s", version.table, version.staged_path, left)
+            except LanceNamespaceError as failure:
+                logger.warning(
+                    "%s: cannot delete the staged manifest %s: %s", version.table, version.staged_path, failure
+                )
 
     def _remember_refusal(self, table: TableId, version: int, error: LanceNamespaceError) -> None:
         self._refusals.put((table, version), (next(self._ticks), error))
@@ -567,7 +572,7 @@ class ManagedVersions:
     def commit_refusal(self, table: TableId, version: int, since: int) -> LanceNamespaceError | None:
         """Return why a version was refused, see `IcebergNamespace.commit_refusal`."""
         refused_at, error = self._refusals.get((table, version)) or (0, None)
-        in_doubt_at = self._doubtful_commits.get((table, version)) or 0
+        in_doubt_at, _ = self._doubtful_commits.get((table, version)) or (0, None)
         return None if refused_at < since or in_doubt_at > since else error
 
     def require_transactions(self, table: TableId) -> None:
