@@ -466,6 +466,8 @@ class _BulkConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
+        if self._number < 0:
+            return  # after the last response; TLS passes on what it has decrypted even after `close`
         try:
             self._parser.feed(data)
         except BrokenResponseError:
