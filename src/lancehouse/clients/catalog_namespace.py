@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -730,12 +731,13 @@ def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> No
 def map_concurrently(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Call a function for every item, up to `CONNECTIONS` at a time, and return the results in order.
 
-    The first error is raised; calls that have not started by then are cancelled.
+    The first error is raised; calls that have not started by then are cancelled. Each call runs in a copy of the
+    caller's context, so that its requests belong to the caller's trace.
     """
     if len(items) < 2:
         return [call(item) for item in items]
     with ThreadPoolExecutor(min(len(items), CONNECTIONS)) as pool:
-        futures = [pool.submit(call, item) for item in items]
+        futures = [pool.submit(copy_context().run, call, item) for item in items]
         try:
             return [future.result() for future in futures]
         finally:
