@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 from uuid import uuid4
 
@@ -145,13 +145,31 @@ REMEMBERED_TABLES = 20_000
 """Number of tables whose entity tag and entry are cached for the next list."""
 
 KEPT_BYTES = 16 * 2**20
-"""Most bytes of responses with credentials that a client keeps, to ask whether they are still the same."""
+"""Most bytes of responses that a client keeps: to ask whether their credentials are still the same, or to read the
+latest version from them."""
 KEPT_MS = 300_000
 """Milliseconds before their expiry from which credentials are asked for anew."""
-VendedReply = tuple[str, Mapping[str, str], Reply]
-"""Entity tag, credentials and response of a table."""
+DESCRIBED_S = 1.0
+"""Seconds within which a description of a table serves the request for its latest version that follows."""
 CachedEntry = tuple[str, Entry | None]
 """Entity tag of a table and the entry that it stands for; None in place of the entry if it is not a Lance table."""
+
+
+class VendedReply(NamedTuple):
+    """A response with credentials, and the entity tag that asks whether it is still the same."""
+
+    tag: str
+    options: Mapping[str, str]
+    reply: Reply
+
+
+class DescribedReply(NamedTuple):
+    """The response from which a managed table was described, and the table's last change until then."""
+
+    described_at: float
+    last_change: int | None
+    entry: Entry
+    reply: Reply
 
 
 class IcebergNamespace(CatalogNamespace):
@@ -172,7 +190,6 @@ class IcebergNamespace(CatalogNamespace):
         self._tables = IcebergTables(self._rest, self._warehouses, vends=self._access.vends)
         self._versions = ManagedVersions(self._tables, self._access)
         self._managed = ManagedTables(self._versions)
-        self._tables.on_managed = self._versions.keep_described
 
     # Tables
 
@@ -708,13 +725,14 @@ class IcebergTables:
         self._vends = vends
         self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
         self._vended_replies: BoundedCache[TableId, VendedReply] = BoundedCache(
-            KEPT_BYTES, lambda kept: len(kept[2].body)
+            KEPT_BYTES, lambda vended: len(vended.reply.body)
         )
         self._published: BoundedCache[TableId, str] = BoundedCache(REMEMBERED_TABLES)
         self._changes: BoundedCache[TableId, int] = BoundedCache(REMEMBERED_TABLES)
         self._ticks = count(1)
-        self.on_managed: Callable[[TableId, Entry, VersionedTable], None] = lambda *_: None
-        """Called with a table whose versions the catalog manages, after it was loaded so that it can be opened."""
+        self._described_replies: BoundedCache[TableId, DescribedReply] = BoundedCache(
+            KEPT_BYTES, lambda described: len(described.reply.body)
+        )
         self._transactional: set[str] = set()
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
@@ -771,26 +789,38 @@ class IcebergTables:
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        before = self.last_change(table)
+        # Taken before the request: a change while the response is on its way makes it out of date.
+        last_change = self._changes.get(table)
         reply = self._load(table, REFS_ONLY, vend=vend)
         loaded = parse_reply(reply, LoadedTable, table)
         require_lance(table, loaded.metadata.properties)
         entry = _to_entry(loaded)
         self._keep_vended(table, reply, loaded, entry)
-        # Without the credentials that this client asks for elsewhere, it does not serve to open the table.
-        can_open = vend or not self._vends
-        if can_open and managed_by(entry.properties) == IMPL and self.last_change(table) == before:
-            self.on_managed(table, entry, parse_reply(reply, LatestTable, table))
+        # Lance asks for the latest version of a managed table next, and the response has it. Without the credentials
+        # that this client asks for elsewhere, it does not serve to open the table.
+        if (vend or not self._vends) and managed_by(entry.properties) == IMPL:
+            self._described_replies.put(table, DescribedReply(time.monotonic(), last_change, entry, reply))
         return entry
+
+    def take_described(self, table: TableId) -> tuple[Entry, VersionedTable] | None:
+        """Return a managed table as it was just described, once; None if that is a while ago, or if it has changed."""
+        described = self._described_replies.get(table)
+        if described is None:
+            return None
+        self._described_replies.forget(table)
+        is_current = described.last_change == self._changes.get(table)
+        if not is_current or time.monotonic() - described.described_at >= DESCRIBED_S:
+            return None
+        return described.entry, parse_reply(described.reply, LatestTable, table)
 
     def _load(self, table: TableId, query: str, *, vend: bool) -> Reply:
         """Load a table, and tell the server of a version of it that this client has published."""
         headers = dict(VEND_HEADERS) if vend else {}
-        tag, vended, kept = (self._vended_replies.get(table) if vend and query == REFS_ONLY else None) or ("", {}, None)
-        if tag and not expires_soon(vended, KEPT_MS):
-            headers["If-None-Match"] = tag
-        if (told := self._published.get(table)) is not None:
-            headers[PUBLISHED_HEADER] = told
+        vended = self._vended_replies.get(table) if vend and query == REFS_ONLY else None
+        if vended is not None and not expires_soon(vended.options, KEPT_MS):
+            headers["If-None-Match"] = vended.tag
+        if (published := self._published.get(table)) is not None:
+            headers[PUBLISHED_HEADER] = published
             self._published.forget(table)
         reply = self._warehouses.call(
             table.namespace.catalog,
@@ -798,7 +828,7 @@ class IcebergTables:
                 at.table_path(table), query=query, about=table, headers=headers, on={404: TableNotFoundError}
             ),
         )
-        return kept if kept is not None and reply.status == 304 else reply
+        return vended.reply if vended is not None and reply.status == 304 else reply
 
     def _keep_vended(self, table: TableId, reply: Reply, loaded: LoadedTable, entry: Entry) -> None:
         """Keep a response with credentials of our own server, whose entity tags cover them.
@@ -807,19 +837,20 @@ class IcebergTables:
         """
         tag, is_ours = reply.headers.get("etag", ""), loaded.metadata_location is None
         if tag and is_ours and entry.vended and not expires_soon(entry.vended, KEPT_MS):
-            self._vended_replies.put(table, (tag, entry.vended, reply))
+            self._vended_replies.put(table, VendedReply(tag, entry.vended, reply))
 
     def note_change(self, table: TableId) -> None:
-        """Take what is loaded of a table at this moment for out of date."""
+        """Discard what was loaded of a table so far, including responses that are still on their way."""
         self._changes.put(table, next(self._ticks))
 
-    def last_change(self, table: TableId) -> int:
-        """Return a number that grows when a table changes through this client."""
-        return self._changes.get(table) or 0
+    def note_published(self, table: TableId, state: str) -> None:
+        """Tell the server with the next load of a table that a version's manifest is at its final path.
 
-    def note_published(self, table: TableId, told: str) -> None:
-        """Tell the server with the next load of a table that a version's manifest is at its final path."""
-        self._published.put(table, told)
+        Args:
+            table: id of the table.
+            state: the value of `PUBLISHED_HEADER`.
+        """
+        self._published.put(table, state)
 
     def keeps_dropped(self, table: TableId) -> bool:
         """Return whether the server keeps dropped tables for a while and deletes their data itself, as ours does."""

@@ -69,8 +69,6 @@ REFUSALS = 100
 """Number of refused commits, and of commits in doubt, that a client remembers."""
 LOOKED_S = 10.0
 """Seconds after a look at the final path of a version within which it is published by one write."""
-DESCRIBED_S = 1.0
-"""Seconds within which a description of a table serves the request for its latest version that follows."""
 SYNC_EVERY = 20
 """A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 
@@ -586,18 +584,10 @@ class ManagedVersions:
 
     # Heads: tables as the catalog has them
 
-    def keep_described(self, table: TableId, entry: Entry, loaded: VersionedTable) -> None:
-        """Keep the head of a managed table that was loaded to be described: Lance asks for its version next."""
-        head = TableHead(entry, loaded, self._access.merge(entry.properties, entry.vended))
-        change = self._tables.last_change(table)
-        self._described.put(table, (time.monotonic(), change, self.heads.put(table, head)))
-
     def take_described(self, table: TableId) -> TableHead | None:
-        """Return the head of a table that this client has just described, once; None if that is a while ago."""
-        described_at, change, head = self._described.get(table) or (0.0, 0, None)
-        self._described.forget(table)
-        is_current = change == self._tables.last_change(table)
-        return head if is_current and time.monotonic() - described_at < DESCRIBED_S else None
+        """Return the head of a managed table that this client has just described, once; None if that is a while ago."""
+        described = self._tables.take_described(table)
+        return None if described is None else self.heads.put(table, self._to_head(*described))
 
     def find_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
         """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
@@ -609,8 +599,10 @@ class ManagedVersions:
 
     def load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
         """Load the table's head from the catalog, whoever manages its versions."""
-        entry, loaded = self._tables.load_versions(table, all_snapshots=all_snapshots, vend=self._access.vends)
-        return TableHead(entry, loaded, self._access.merge(entry.properties, entry.vended))
+        return self._to_head(*self._tables.load_versions(table, all_snapshots=all_snapshots, vend=self._access.vends))
+
+    def _to_head(self, entry: Entry, table: VersionedTable) -> TableHead:
+        return TableHead(entry, table, self._access.merge(entry.properties, entry.vended))
 
     def cached_head(self, table: TableId) -> TableHead:
         """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
@@ -687,7 +679,7 @@ class ManagedVersions:
         try:
             self._tables.commit([table], [change], lambda: self._has_updates(table, updates))
         finally:
-            self.heads.forget(table)
+            self.forget_heads([table])
 
     def _has_updates(self, table: TableId, updates: Sequence[Json]) -> bool | None:
         """Return True if all updates are visible in the entry, else None: they may still be made."""
