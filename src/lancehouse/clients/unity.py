@@ -25,6 +25,7 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
     TableNotFoundError,
 )
+from pydantic import BaseModel, ConfigDict, Field
 
 from lancehouse import locations
 from lancehouse.clients.catalog_namespace import (
@@ -44,17 +45,7 @@ from lancehouse.properties import is_lance, require_lance
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
 from lancehouse.settings import AUTO, ClientSettings
-from lancehouse.wire.unity import (
-    CreateSchema,
-    CredentialsRequest,
-    ListedTable,
-    SchemaPage,
-    TemporaryCredentials,
-    UnityCreateTable,
-    UnitySchema,
-    UnityTable,
-    UnityTablePage,
-)
+from lancehouse.wire.model import Paged
 
 logger = logging.getLogger(__name__)
 
@@ -335,8 +326,8 @@ class UnityTables:
         try:
             if self._access.confinement is not None:
                 self._access.confinement.require_table(location)
-            found = table.find()
-            return None if found is None else found.schema
+            data = table.find()
+            return None if data is None else data.schema
         except LanceNamespaceError as error:
             logger.debug("cannot read %s: %s", location, error)
             return None
@@ -344,8 +335,8 @@ class UnityTables:
 
 def _split_levels(parts: Sequence[str] | None) -> list[str]:
     levels = [level for part in parts or () for level in part.split("$")]
-    if dotted := next((level for level in levels if "." in level), None):
-        raise InvalidInputError(f"a name in Unity Catalog has no period, got {dotted!r}")
+    if level_with_dot := next((level for level in levels if "." in level), None):
+        raise InvalidInputError(f"a name in Unity Catalog has no period, got {level_with_dot!r}")
     return levels
 
 
@@ -390,3 +381,104 @@ def to_storage_options(vended: TemporaryCredentials) -> dict[str, str]:
     if options and vended.expiration_time is not None:
         options[EXPIRES] = str(vended.expiration_time)
     return options
+
+
+# Requests and responses of the server
+
+
+class UnityModel(BaseModel):
+    """JSON of Unity Catalog: names in snake_case, unknown keys ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class CreateSchema(UnityModel):
+    """Request that creates a schema."""
+
+    name: str
+    catalog_name: str
+    properties: dict[str, str] | None = None
+
+
+class UnitySchema(UnityModel):
+    """A schema of a catalog."""
+
+    name: str
+    properties: dict[str, str] | None = None
+
+
+class SchemaPage(Paged, UnityModel):
+    """One page of schemas."""
+
+    schemas: list[UnitySchema] | None = None
+
+
+class UnityCreateTable(UnityModel):
+    """Request that creates a table."""
+
+    name: str
+    catalog_name: str
+    schema_name: str
+    table_type: str
+    data_source_format: str
+    columns: list[dict[str, Any]]
+    storage_location: str
+    properties: dict[str, str]
+
+
+class ListedTable(UnityModel):
+    """A table as a listing returns it; its columns are ignored."""
+
+    name: str
+    table_type: str | None = None
+    storage_location: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class UnityTable(ListedTable):
+    """A table of a schema. Columns stay JSON, because servers add keys to them."""
+
+    columns: list[dict[str, Any]] | None = None
+    table_id: str | None = None
+
+
+class UnityTablePage(Paged, UnityModel):
+    """One page of tables."""
+
+    tables: list[ListedTable] | None = None
+
+
+class CredentialsRequest(UnityModel):
+    """Request for temporary credentials for a table's storage."""
+
+    table_id: str
+    operation: str
+
+
+class AwsCredentials(UnityModel):
+    """Temporary credentials for S3."""
+
+    access_key_id: str = Field(repr=False)
+    secret_access_key: str = Field(repr=False)
+    session_token: str = Field(repr=False)
+
+
+class AzureDelegation(UnityModel):
+    """Temporary credentials for Azure storage."""
+
+    sas_token: str = Field(repr=False)
+
+
+class GcpToken(UnityModel):
+    """Temporary credentials for Google Cloud Storage."""
+
+    oauth_token: str = Field(repr=False)
+
+
+class TemporaryCredentials(UnityModel):
+    """Response of `temporary-table-credentials`."""
+
+    aws_temp_credentials: AwsCredentials | None = None
+    azure_user_delegation_sas: AzureDelegation | None = None
+    gcp_oauth_token: GcpToken | None = None
+    expiration_time: int | None = None
