@@ -109,7 +109,7 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
     if any(words in message for words in NO_ROUTE):
         kind = InvalidInputError
     elif is_page and status == 404:
-        kind, message = InternalError, f"{message}; this is no answer of a catalog: is `endpoint` right?"
+        kind, message = InternalError, f"{message}; this is not the response of a catalog: is `endpoint` right?"
     status_text = f"HTTP {status} {type_}".rstrip()
     error = kind(f"{about}: {message or 'the server gave no reason'} ({status_text})")
     vars(error).update(

@@ -110,7 +110,9 @@ class Transport:
             case NewConnectionError() | ConnectTimeoutError():
                 return UnreachableError(f"no connection to {host}: {_reason(error)}")
             case TimeoutError():
-                return ResponseLostError(f"{host} gave no whole answer within {self._settings.read_timeout_s:g} s")
+                return ResponseLostError(
+                    f"{host} did not respond completely within {self._settings.read_timeout_s:g} s"
+                )
             case DecodeError():
                 return UnreadableResponseError(f"the answer of {host} is not encoded as it says: {_reason(error)}")
         return ResponseLostError(f"the answer of {host} was lost: {_reason(error)}")
@@ -336,7 +338,7 @@ class ConnectionPool:
         until, left_s = time.monotonic() + self._read_s, self._read_s
         while response.answer is None:
             if left_s <= 0:
-                raise TimeoutError("the answer is not complete")
+                raise TimeoutError("the response is not complete")
             wire.settimeout(left_s)
             response.feed(wire.recv(RECEIVE_BYTES))
             left_s = until - time.monotonic()
@@ -401,7 +403,7 @@ class ResponseParser:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if self.answer is None:
-                raise BrokenResponseError(f"the answer is no HTTP: {error}") from error
+                raise BrokenResponseError(f"the response is not HTTP: {error}") from error
             self.is_last = True  # garbage after a complete response: the connection must not be reused
 
     def _reset(self) -> None:
@@ -411,7 +413,7 @@ class ResponseParser:
 
     def _end_at_eof(self) -> None:
         if not self._has_headers or LENGTH_HEADERS & self._headers.keys():
-            raise BrokenResponseError("the connection was closed before the end of the answer")
+            raise BrokenResponseError("the connection was closed before the end of the response")
         self.is_last = True
         self.answer = Reply(self._parser.get_status_code(), self._headers, b"".join(self._body))
 

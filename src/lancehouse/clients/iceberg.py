@@ -926,9 +926,9 @@ class IcebergTables:
             # The server decodes names twice: encoded twice, the name leads to the table that was just created.
             encoded_twice = TableId(table.namespace, table.to_path_segment())
             if not self._is_found_at(encoded_twice, entry.location):
-                raise _double_decoding_error(table, "what the server made could not be taken back")
+                raise _double_decoding_error(table, "the table that the server created could not be deleted again")
             self.delete(encoded_twice)
-            raise _double_decoding_error(table, "it was taken back")
+            raise _double_decoding_error(table, "it was deleted again")
 
     def _is_lost(self, table: TableId, location: str) -> bool:
         """Return whether the server cannot find a table by the name under which it was created.

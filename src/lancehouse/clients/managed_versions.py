@@ -402,14 +402,14 @@ class ManagedVersions:
             if len(present) == len(versions):
                 return
             raise ConcurrentModificationError(
-                f"{present[0].table}: its version was accepted before, without the others"
+                f"{present[0].table}: its version was accepted before, without those of the other tables"
             )
         for version in versions:
             self._absent.put(version.staged_path, time.monotonic())
-        if (missed := self._find_missed_conflict(versions)) is not None:
+        if (conflict := self._find_missed_conflict(versions)) is not None:
             if self._is_committed(versions):
                 return  # a repeated request
-            raise missed
+            raise conflict
         for attempt in range(ATTEMPTS):
             was_cached = attempt < ATTEMPTS - 1 and all(table in self.heads for table in tables)
             try:
@@ -501,11 +501,13 @@ class ManagedVersions:
             logger.warning("the server accepted a transaction, but cannot be reached to confirm it: %s", error)
             return
         if is_committed is None:
-            raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
+            raise CommitStateUnknownError(
+                "the server reported success for a transaction, but shows none of its versions"
+            )
         if not is_committed:
             tables = ", ".join(dict.fromkeys(str(version.table) for version in versions))
             raise ConcurrentModificationError(
-                f"{tables}: the server said yes to a transaction, but other versions were accepted before"
+                f"{tables}: the server reported success for a transaction, but had accepted other versions before"
             )
 
     def _is_committed(self, versions: Sequence[StagedVersion]) -> bool | None:
@@ -628,7 +630,7 @@ class ManagedVersions:
         self._note_changes(tables)
 
     def _note_changes(self, tables: Iterable[TableId]) -> None:
-        """Let no description from before a change serve after it, those neither that are on their way here."""
+        """Discard what was loaded of tables before a change, including responses that are still on their way."""
         for table in tables:
             self._tables.note_change(table)
 
