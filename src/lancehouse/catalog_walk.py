@@ -83,12 +83,12 @@ class CatalogCalls:
             NamespaceAlreadyExistsError: it exists, and `exist_ok` is False.
         """
         try:
-            made = self.call("create_namespace", id, mode="Create", properties=dict(properties) or None)
+            response = self.call("create_namespace", id, mode="Create", properties=dict(properties) or None)
         except NamespaceAlreadyExistsError:  # Lance's `dir` takes no notice of the mode ExistOk
             if not exist_ok:
                 raise
-            made = self.call("describe_namespace", id)
-        return dict(made.properties or {})
+            response = self.call("describe_namespace", id)
+        return dict(response.properties or {})
 
     def drop_namespace(self, id: Sequence[str], *, cascade: bool) -> None:
         """Drop a namespace; with `cascade`, also what is in it.

@@ -91,8 +91,8 @@ class NamedCatalogs:
         if not self.names:
             variable = f"{PREFIX}{normalize_key(name).upper()}__ENDPOINT"
             return f"there is no catalog {name!r}: write it into {self.file}, or set {variable}"
-        known = f"{self.file} and the environment have {', '.join(self.names)}"
-        return f"there is no catalog {name!r}; {suggest(name, self.names, known)}"
+        all_names = f"{self.file} and the environment have {', '.join(self.names)}"
+        return f"there is no catalog {name!r}; {suggest(name, self.names, all_names)}"
 
 
 def connect(name: str | None = None, **changes: str) -> LanceNamespace:

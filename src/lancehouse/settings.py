@@ -31,8 +31,8 @@ AUTO = "auto"
 
 def data_folder() -> Path:
     """Return the folder for persistent data: `$XDG_DATA_HOME/lancehouse` or `~/.local/share/lancehouse`."""
-    configured = os.environ.get("XDG_DATA_HOME", "")
-    root = Path(configured) if Path(configured).is_absolute() else Path.home() / ".local" / "share"
+    xdg_home = os.environ.get("XDG_DATA_HOME", "")
+    root = Path(xdg_home) if Path(xdg_home).is_absolute() else Path.home() / ".local" / "share"
     return root / "lancehouse"
 
 
@@ -292,8 +292,8 @@ def _check_header_value(key: str, value: str) -> str:
 
 
 def _unknown_property_message(client: str, key: str, table: Mapping[str, Setting]) -> str:
-    known = [*table, "header.*", "storage.*"]
-    return f"{client}: unknown property {key!r}; {suggest(key.removeprefix(f'{client}.'), known)}"
+    names = [*table, "header.*", "storage.*"]
+    return f"{client}: unknown property {key!r}; {suggest(key.removeprefix(f'{client}.'), names)}"
 
 
 def _check_required(client: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:

@@ -121,11 +121,13 @@ class Transport:
         """GET many targets of one server concurrently; None for each that has to be requested again with `send`."""
         channel, host, _ = self._resolve_channel(origin)
         with tracing.span("GET", {"server.address": host, "lancehouse.requests": len(requests)}, "CLIENT"):
-            traced = [(target, tracing.add_headers(headers)) for target, headers in requests]
+            traced_requests = [(target, tracing.add_headers(headers)) for target, headers in requests]
             if isinstance(channel, ConnectionPool):
-                return channel.fetch_many(traced)
+                return channel.fetch_many(traced_requests)
             # no network, so nothing is gained by concurrency
-            return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in traced]
+            return [
+                _decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in traced_requests
+            ]
 
     def close(self) -> None:
         """Close idle connections; the next request opens a new one."""
@@ -280,7 +282,9 @@ class ConnectionPool:
 
     async def _fetch_many(self, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(requests)
-        pending = iter([(number, encode_request("GET", self._host, *each)) for number, each in enumerate(requests)])
+        pending = iter(
+            [(number, encode_request("GET", self._host, *request)) for number, request in enumerate(requests)]
+        )
         loop = asyncio.get_running_loop()
 
         async def fetch_pending() -> None:

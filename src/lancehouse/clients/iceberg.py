@@ -280,9 +280,9 @@ class IcebergNamespace(CatalogNamespace):
 
         Without the old entry nobody would know where its data is: such a server cannot restore it.
         """
-        chosen = self._tables.find_staged_location(table, location)
-        if chosen is not None and split_location(chosen) != split_location(location):
-            raise own_location_error(table, location, chosen)
+        actual_location = self._tables.find_staged_location(table, location)
+        if actual_location is not None and split_location(actual_location) != split_location(location):
+            raise own_location_error(table, location, actual_location)
         return super()._replace_entry(table, location, properties)
 
     # Commits
@@ -309,7 +309,7 @@ class IcebergNamespace(CatalogNamespace):
         Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
         deregisters a table, or deletes versions, must be alone in its batch.
         """
-        if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
+        if any(sum(field is not None for _, field in operation) != 1 for operation in request.operations):
             raise InvalidInputError("each operation of a batch names one thing to do")
         match request.operations:
             case [CommitTableOperation(declare_table=DeclareTableRequest() as declare)]:
@@ -870,8 +870,10 @@ class IcebergTables:
                     return None
                 if location is None or _is_at(loaded, location):
                     return loaded
-                chosen = self.find_staged_location(table, location)
-                return loaded if chosen is not None and not locations.is_same(chosen, location) else None
+                actual_location = self.find_staged_location(table, location)
+                return (
+                    loaded if actual_location is not None and not locations.is_same(actual_location, location) else None
+                )
 
             return self._rest.create(
                 at.tables_path(table.namespace),

@@ -262,8 +262,8 @@ class IcebergInspector(Inspector):
         table = TableId.parse(id)
         head = self._client._versions.load_head(table, all_snapshots=False)
         changes: list[Any] = [{"action": "set-properties", "updates": dict(updates)}] if updates else []
-        if known := [key for key in removals if key in head.entry.properties]:
-            changes.append({"action": "remove-properties", "removals": known})
+        if present_keys := [key for key in removals if key in head.entry.properties]:
+            changes.append({"action": "remove-properties", "removals": present_keys})
         if changes:
             self._client._versions.commit_updates(table, head, changes)
 

@@ -137,10 +137,10 @@ class ManagedTables:
         if branch is None and (stored := find_latest_version(self._versions.storage_ref(head))) is not None:
             # The first version may have been committed and published after the head was loaded: only a head that was
             # loaded after storage was read proves that the catalog does not know it.
-            reloaded = self._versions.find_head(table, all_snapshots=False)
-            if reloaded is None or reloaded.find_ref(MAIN) is None:
+            newer_head = self._versions.find_head(table, all_snapshots=False)
+            if newer_head is None or newer_head.find_ref(MAIN) is None:
                 raise unknown_version_error(table, stored)
-            return self._list_latest(table, reloaded, branch)
+            return self._list_latest(table, newer_head, branch)
         return []
 
     def _list_versions(self, table: TableId, head: TableHead, branch: str | None) -> dict[int, TableVersion]:
@@ -355,7 +355,7 @@ class ManagedTables:
             first = version if at is None else at + 1
             files = list_manifests(self._versions.storage_ref(head, branch))
             adopted = [
-                _read_published_version(table, branch, file, store) for each, file in files.items() if each >= first
+                _read_published_version(table, branch, file, store) for number, file in files.items() if number >= first
             ]
             if branch is None:
                 updates += schema_updates(head, adopted[-1].manifest.schema())

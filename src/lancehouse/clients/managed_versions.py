@@ -445,7 +445,7 @@ class ManagedVersions:
         """Return an error if a version may undo changes that Lance could not see, because they are cleaned up."""
         for version in versions:
             line = (version.table, version.branch)
-            own = {each.manifest.version for each in versions if (each.table, each.branch) == line}
+            own = {other.manifest.version for other in versions if (other.table, other.branch) == line}
             files = self._manifest_store_of(version)
             if (why := find_missed_conflict(files, version.manifest, version.final_path, own)) is not None:
                 return ConcurrentModificationError(
@@ -518,12 +518,12 @@ class ManagedVersions:
             CommitStateUnknownError: it has accepted the versions of one table and not those of another.
         """
         branches: dict[tuple[TableId, str | None], list[StagedVersion]] = {}
-        for each in versions:
-            branches.setdefault((each.table, each.branch), []).append(each)
+        for version in versions:
+            branches.setdefault((version.table, version.branch), []).append(version)
         states = {line: self._is_branch_committed(staged[0], staged[-1]) for line, staged in branches.items()}
         if True in states.values() and not all(states.values()):
             committed, others = (
-                {str(table) for (table, _), each in states.items() if bool(each) is yes} for yes in (True, False)
+                {str(table) for (table, _), state in states.items() if bool(state) is yes} for yes in (True, False)
             )
             raise CommitStateUnknownError(
                 "the server has made half of a transaction, which it should not: "

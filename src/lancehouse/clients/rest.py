@@ -446,9 +446,9 @@ def _conflict_error(about: object, outcome: CallOutcome) -> LanceNamespaceError:
 
 
 def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
-    prefixed = type(error)(f"{about}: {error}")
-    prefixed.__cause__ = error.__cause__
-    return prefixed
+    new_error = type(error)(f"{about}: {error}")
+    new_error.__cause__ = error.__cause__
+    return new_error
 
 
 def _parse_error(reply: Reply) -> tuple[str, str]:

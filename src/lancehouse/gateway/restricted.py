@@ -49,12 +49,12 @@ def _describe_table(rows: Rows, request: DescribeTableRequest) -> DescribeTableR
     if request.tag is not None:
         raise PermissionDeniedError("a grant with a row filter or masks shows no tags: name a version")
     *namespace, name = request.id or [""]
-    opened = rows(request.version, request.branch)
-    schema = to_jsonarrow(opened.schema)
+    visible_rows = rows(request.version, request.branch)
+    schema = to_jsonarrow(visible_rows.schema)
     return DescribeTableResponse(
         table=name,
         namespace=namespace,
-        version=opened.dataset.version,
+        version=visible_rows.dataset.version,
         schema=schema,
         is_only_declared=False if request.check_declared else None,
     )

@@ -8,7 +8,7 @@ nodes, and Lance gets what is written from that tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -215,8 +215,8 @@ def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
         if writer.words != [_format_token(word) for word in words]:
             raise _sql_error(field, "it is not SQL that can be read in one way only")
         copies = 0 if isinstance(tree, exp.Column) else size.copies
-        named = frozenset(writer.columns)
-        return Value(" ".join(writer.words), size.constant, copies, writer.operators, named, _find_comparisons(tree))
+        columns = frozenset(writer.columns)
+        return Value(" ".join(writer.words), size.constant, copies, writer.operators, columns, _find_comparisons(tree))
     finally:
         # Nodes and their parents refer to each other, so that only a garbage collection would free them, and freeing a
         # large tree at once would stop all threads. So it is taken apart, node by node.
@@ -229,7 +229,7 @@ def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
 
 def _find_comparisons(tree: exp.Expr) -> tuple[Comparison, ...] | None:
     """Return what a condition compares; None if it has more than comparisons of columns with literals."""
-    found: dict[Comparison, None] = {}
+    comparisons: dict[Comparison, None] = {}
     waiting: list[Any] = [tree]
     while waiting:
         node = waiting.pop()
@@ -252,8 +252,8 @@ def _find_comparisons(tree: exp.Expr) -> tuple[Comparison, ...] | None:
         kinds = set(map(_literal_kind, literals))
         if not isinstance(node.this, exp.Column) or len(node.this.parts) != 1 or None in kinds:
             return None
-        found.update(dict.fromkeys((node.this.name, str(kind)) for kind in kinds))
-    return tuple(found)
+        comparisons.update(dict.fromkeys((node.this.name, str(kind)) for kind in kinds))
+    return tuple(comparisons)
 
 
 def _literal_kind(node: Any) -> str | None:
@@ -889,9 +889,8 @@ class _Writer:
         return size
 
 
-def _largest(sizes: Iterable[_Size]) -> _Size:
-    listed = list(sizes)
-    return _Size(max((size.copies for size in listed), default=0), max((size.constant for size in listed), default=0))
+def _largest(sizes: Sequence[_Size]) -> _Size:
+    return _Size(max((size.copies for size in sizes), default=0), max((size.constant for size in sizes), default=0))
 
 
 def _present_args(tree: Any) -> set[str]:

@@ -230,8 +230,8 @@ _EXTENSIONS: Mapping[str, str] = MappingProxyType(
 """Spark types of extensions whose values differ from those of their storage type."""
 
 _PARAMETRIC: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], pa.DataType]], ...] = (
-    (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), int(found[2]))),
-    (re.compile(r"decimal\(\s*(\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), 0)),
+    (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda match: pa.decimal128(int(match[1]), int(match[2]))),
+    (re.compile(r"decimal\(\s*(\d+)\s*\)"), lambda match: pa.decimal128(int(match[1]), 0)),
     (re.compile(r"(var)?char\(\s*\d+\s*\)|string collate \S+"), lambda _: pa.string()),
     (re.compile(r"time\(\s*\d+\s*\)"), lambda _: pa.time64("ns")),
     (re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?"), lambda _: pa.duration("us")),
@@ -314,8 +314,8 @@ def with_vectors(schema: pa.Schema, vector_columns: Mapping[str, int]) -> pa.Sch
 
 def _with_vector(fields: list[pa.Field[Any]], steps: list[str], name: str, dimension: int) -> list[pa.Field[Any]]:
     if not any(field.name == steps[0] for field in fields):
-        known = ", ".join(field.name for field in fields)
-        raise InvalidInputError(f"vector column {name}: there is no {steps[0]} among {known or 'no columns'}")
+        names = ", ".join(field.name for field in fields)
+        raise InvalidInputError(f"vector column {name}: there is no {steps[0]} among {names or 'no columns'}")
     return [_to_vector(field, steps, name, dimension) if field.name == steps[0] else field for field in fields]
 
 
