@@ -125,7 +125,10 @@ def is_panic(error: BaseException) -> bool:
 
 
 def is_route_missing(error: LanceNamespaceError) -> bool:
-    """Return whether the server may not know the path at all: 400 or 404 without an error type that `BY_TYPE` knows."""
+    """Return whether the server may not know the path at all: 400 or 404 without an error type that `BY_TYPE` knows.
+
+    Iceberg's reference server answers 400 to an unknown path, Polaris 404.
+    """
     return bool(vars(error).get("route_missing"))
 
 

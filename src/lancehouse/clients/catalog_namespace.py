@@ -717,8 +717,8 @@ def get_location(table: TableId, entry: Entry) -> str:
 def own_location_error(table: TableId, location: str, actual_location: str) -> UnsupportedOperationError:
     """Return the error for an entry of existing data on a server that chooses the locations of tables itself."""
     return UnsupportedOperationError(
-        f"{table}: the server chooses where tables lie, and chose {actual_location} instead of {location}, where the data "
-        "is: write the rows to a new table, or copy the data with `lancehouse copy --data`"
+        f"{table}: the server chooses where tables lie, and chose {actual_location} instead of {location}, where the "
+        "data is: write the rows to a new table, or copy the data with `lancehouse copy --data`"
     )
 
 

@@ -139,6 +139,7 @@ class Transport:
         """Return the channel to a URL's server, the server's name, and the request target."""
         scheme, host, *_ = urlsplit(url)
         if (channel := self._channels.get((scheme, host))) is None:
+            # Of two threads that come here at once, both use the pool of the first; the other one has no connection.
             channel = self._channels.setdefault((scheme, host), self._open_channel(scheme, host))
         return channel, host, url[len(f"{scheme}://{host}") :] or "/"
 
@@ -237,6 +238,8 @@ class ConnectionPool:
         self._connect_s = connect_s
         self._read_s = read_s
         self._idle: deque[HTTPConnection] = deque()
+        # Closes the connections of a pool that nobody closed. It takes the deque, because a finalizer that holds the
+        # pool itself would keep it alive.
         weakref.finalize(self, _close_all, self._idle)
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Reply:

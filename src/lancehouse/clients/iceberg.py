@@ -194,12 +194,13 @@ class IcebergNamespace(CatalogNamespace):
     # Tables
 
     def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table, see `CatalogNamespace`."""
         try:
             return super()._create_at(table, location, properties, vend=vend)
         except InvalidInputError:
             if location or not self._tables.keeps_dropped(table):
                 raise
-            # The default location is kept for a dropped table: the server finds another.
+            # A dropped table of this name still has the default location; without one, our server chooses another.
             return self._tables.create(table, None, properties, vend=vend)
 
     def _drop_data(self, table: TableId, entry: Entry, options: Mapping[str, str]) -> None:
@@ -518,6 +519,7 @@ class RestWarehouses:
 
     def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
         result = call(paths)
+        # Only now: a failure, such as a 503, must not fix a guessed prefix for the life of the client.
         self._resolved_paths[catalog] = paths
         return result
 
@@ -532,8 +534,10 @@ class RestWarehouses:
             CatalogConfig,
             query=urlencode({"warehouse": catalog}, quote_via=quote),
             about=f"warehouse {catalog}",
+            # Polaris and Lakekeeper have this type for an unknown warehouse, but also for an unknown path.
             on={404: NamespaceNotFoundError, "NotFoundException": NamespaceNotFoundError},
         )
+        # Lakekeeper sends the prefix among the defaults, Polaris among the overrides.
         merged = {**(config.defaults or {}), **(config.overrides or {})}
         return {key: value for key, value in merged.items() if isinstance(value, str)}, config
 
@@ -670,7 +674,10 @@ class RestWarehouses:
         )
 
     def require(self, namespace: NamespaceId) -> None:
-        """Check that a namespace exists, because some servers create tables below a missing one, or list it as empty.
+        """Check that a namespace exists.
+
+        Iceberg's reference server with a JDBC catalog creates tables and namespaces below a missing one, and other
+        servers list a missing one as empty.
 
         Raises:
             NamespaceNotFoundError: it does not exist.
@@ -943,6 +950,8 @@ class IcebergTables:
     def delete(self, table: TableId, *, data: bool = False) -> None:
         """Delete the entry of a table; its data stays, or is deleted by a server that keeps dropped tables."""
         self.note_change(table)
+        # Never a purge: no metadata of Iceberg tells which files are the table's. Only our own server deletes data, by
+        # a parameter that others do not have.
         query = "deleteData=true" if data else "purgeRequested=false"
         self._warehouses.call(
             table.namespace.catalog,

@@ -179,6 +179,8 @@ class ManagedTables:
         """Return whether versions were removed since the last check, or the catalog lacks a tag or has it elsewhere."""
         head = self._versions.cached_head(table)
         stored = list_manifests(self._versions.storage_ref(head))
+        # Versions are numbered without gaps: while the oldest is 1 and there are as many as the latest one's number,
+        # none was removed, and the catalog need not be asked.
         retained = (min(stored, default=0), len(stored) - max(stored, default=0))
         has_changed = self._last_retained.get(table) != retained and retained != NOTHING_REMOVED
         self._last_retained.put(table, retained)

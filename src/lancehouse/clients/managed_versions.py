@@ -104,7 +104,11 @@ class StagedVersion:
         return snapshot_id(self.branch, self.manifest.version)
 
     def to_table_version(self) -> TableVersion:
-        """Convert to the interface's model of a version."""
+        """Convert to the interface's model of a version.
+
+        Its path is the final one, also before the manifest is there. If pylance were given the staged path, it would
+        publish the manifest itself, leave the staged file behind, and log a warning each time the table is opened.
+        """
         return TableVersion(
             version=self.manifest.version,
             manifest_path=f"{self.root}/{self.final_path}",
@@ -719,6 +723,7 @@ def snapshot_updates(
     """Return updates that add versions of one branch after a parent snapshot and move the branch to the last one."""
     updates: list[Json] = []
     for version in versions:
+        # Iceberg wants each sequence number above all earlier ones of the table, those of other branches included.
         sequence = max(sequence + 1, version.manifest.version if ref == MAIN else 0)
         updates.append({"action": "add-snapshot", "snapshot": _to_snapshot(version, head, parent, sequence)})
         parent = version.snapshot_id

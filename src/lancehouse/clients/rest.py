@@ -406,6 +406,7 @@ class Rest:
                 if not self._wait_before_retry(attempt, CallOutcome(CallState.UNKNOWN)):
                     raise _prefix_error(about, error) from error
                 continue
+            # Some token endpoints refuse with status 200 and an error of OAuth2 in the body.
             is_refused = reply.status >= 300 or _parse_error(reply)[0]
             if not is_refused:
                 return parse_reply(reply, Token, about)
@@ -527,6 +528,7 @@ class ClientCredentials(RequestSigner):
         self._token_uri = token_uri
         self._fetch = fetch
         self._token_flight: SingleFlight[None] = SingleFlight()
+        # A token that the user gave does not say how long it lives: it is used until the server refuses it.
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:

@@ -178,6 +178,7 @@ class UnitySchemas:
             is_ours = existing is not None and properties.items() <= existing.items()
             return UnitySchema(name=namespace.levels[-1], properties=dict(existing or {})) if is_ours else None
 
+        # Unity answers 400 to a name that exists, and names the error: `BY_TYPE` knows it.
         created = self._rest.create("/schemas", body, UnitySchema, about=namespace, lookup=lookup)
         return created.properties or {}
 
@@ -221,6 +222,7 @@ class UnityTables:
             {"catalog_name": namespace.catalog, "schema_name": namespace.levels[-1], "omit_columns": "true"}
         )
         on: ErrorMap = {404: NamespaceNotFoundError}
+        # Unity sends at most 100 tables in a page, whatever is asked for.
         pages = self._rest.list_pages("/tables", UnityTablePage, about=namespace, query=query, on=on, **PAGING)
         return [table for page in pages for table in page.tables or ()]
 
@@ -264,6 +266,7 @@ class UnityTables:
             existing = none_if_missing(lambda: self.get(table))
             is_ours = (
                 existing is not None
+                # A plain path comes back as `file:///…`.
                 and locations.is_same(existing.storage_location or "", location)
                 and properties.items() <= (existing.properties or {}).items()
             )

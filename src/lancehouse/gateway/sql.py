@@ -123,6 +123,7 @@ REGEXES = frozenset(name for name in FUNCTIONS if name.startswith("regexp_"))
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# Quoted words are matched possessively, so that an opening quote without its partner causes no backtracking.
 _WORD = re.compile(r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`(?:[^`]|``)*+`|\w+(?:\.\d+)?|[<>=!|:]{2}|[^\w\s]""")
 _SPELLED_AS: Mapping[TokenType, str] = {TokenType.EQ: "=", TokenType.NEQ: "!="}
 _WORDS = frozenset({"cast", "try_cast", "safe_cast", "array", "unsigned"})

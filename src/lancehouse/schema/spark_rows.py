@@ -49,7 +49,7 @@ class LanceToSpark:
     struct: dict[str, Any]
     """The JSON of the StructType."""
     schema: pa.Schema
-    """The Arrow schema that PySpark requires of batches."""
+    """The Arrow schema that PySpark requires of batches; since 4.2 it checks each batch exactly."""
     _columns: Sequence[Convert]
 
     def __reduce__(self) -> tuple[Callable[[pa.Schema], LanceToSpark], tuple[pa.Schema]]:
