@@ -108,9 +108,9 @@ def key(location: str, kind: str = "lance") -> str:
     Raises:
         InvalidInputError: the text is not a location.
     """
-    parsed = parse(location, kind)
-    path = os.path.realpath(parsed.path) if parsed.store == "file" else parsed.path
-    return f"{'' if parsed.store == 'file' else parsed.store}{path.rstrip('/')}/"
+    place = parse(location, kind)
+    path = os.path.realpath(place.path) if place.store == "file" else place.path
+    return f"{'' if place.store == 'file' else place.store}{path.rstrip('/')}/"
 
 
 def is_inside(location: str, roots: Iterable[str]) -> bool:

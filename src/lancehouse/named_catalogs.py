@@ -134,8 +134,8 @@ def load() -> NamedCatalogs:
     for key, (name, values) in _read_variables().items():
         name, before = entries.get(key, (name, {}))
         # A key is spelled as in the file: variables have no case.
-        spelled = {key: replace(value, key=before.get(key, value).key) for key, value in values.items()}
-        entries[key] = (name, {**before, **spelled})
+        new_values = {key: replace(value, key=before.get(key, value).key) for key, value in values.items()}
+        entries[key] = (name, {**before, **new_values})
     return NamedCatalogs(display_path, default, entries)
 
 

@@ -597,7 +597,7 @@ class RestWarehouses:
             return Namespace(namespace=list(namespace.levels), properties=dict(existing or {})) if is_ours else None
 
         def create(at: WarehousePaths) -> tuple[Namespace, str]:
-            created = self._rest.create(
+            response = self._rest.create(
                 f"{at.base_path}/namespaces",
                 body,
                 Namespace,
@@ -605,13 +605,13 @@ class RestWarehouses:
                 lookup=lookup,
                 on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
             )
-            return created, unquote(at.separator)
+            return response, unquote(at.separator)
 
-        created, separator = self.call(namespace.catalog, create)
+        response, separator = self.call(namespace.catalog, create)
         if any(separator in level for level in namespace.levels):
             self._check_level(namespace, separator)
         self._existing_namespaces.add(namespace)
-        return created.properties or {}
+        return response.properties or {}
 
     def _check_level(self, namespace: NamespaceId, separator: str) -> None:
         """Check that the server did not split a level that contains the separator; delete the namespace if it did.
@@ -627,14 +627,14 @@ class RestWarehouses:
 
     def load(self, namespace: NamespaceId) -> Mapping[str, str]:
         """Load the properties of a namespace."""
-        loaded = self.call(
+        response = self.call(
             namespace.catalog,
             lambda at: self._rest.get(
                 at.namespace_path(namespace), Namespace, about=namespace, on={404: NamespaceNotFoundError}
             ),
         )
         self._existing_namespaces.add(namespace)
-        return loaded.properties or {}
+        return response.properties or {}
 
     def update_properties(
         self, namespace: NamespaceId, updates: Mapping[str, str], removals: Sequence[str]
@@ -716,7 +716,7 @@ class _ExistingNamespaces:
         """Forget a namespace and all namespaces below it."""
         with self._lock:
             self._expires_at = {
-                cached: until for cached, until in self._expires_at.items() if not namespace.contains(cached)
+                existing: until for existing, until in self._expires_at.items() if not namespace.contains(existing)
             }
 
     def __contains__(self, namespace: NamespaceId) -> bool:
@@ -762,20 +762,20 @@ class IcebergTables:
             # Only a response that names a missing table or namespace means that the table was dropped since. Any other
             # 404, such as a proxy's, must not silently shorten the list.
             on: ErrorMap = {404: InternalError, "NotFoundException": InternalError}
-            cached = None if vend else self._entry_cache.get(path)
-            headers = VEND_HEADERS if vend else _if_none_match(cached)
+            cached_entry = None if vend else self._entry_cache.get(path)
+            headers = VEND_HEADERS if vend else _if_none_match(cached_entry)
             reply = self._rest.get_reply(path, query=REFS_ONLY, about=table, headers=headers, on=on)
-            return self._parse_entry(table, path, reply, cached)
+            return self._parse_entry(table, path, reply, cached_entry)
 
         return none_if_missing(lambda: self._warehouses.call(table.namespace.catalog, find))
 
     def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
         """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
         paths = [self._warehouses.resolved_paths(table.namespace.catalog).table_path(table) for table in tables]
-        cached = [None if vend else self._entry_cache.get(path) for path in paths]
-        headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached]
+        cached_entries = [None if vend else self._entry_cache.get(path) for path in paths]
+        headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached_entries]
         replies = self._rest.get_replies(list(zip(paths, headers, strict=True)), query=REFS_ONLY)
-        reads = list(zip(tables, paths, replies, cached, strict=True))
+        reads = list(zip(tables, paths, replies, cached_entries, strict=True))
         missing = [table for table, _, reply, _ in reads if reply is None]
         others = iter(map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), missing))
         return [
@@ -783,11 +783,11 @@ class IcebergTables:
             for table, path, reply, previous in reads
         ]
 
-    def _parse_entry(self, table: TableId, path: str, reply: Reply, cached: CachedEntry | None) -> Entry | None:
-        if reply.status == 304 and cached is not None:
-            return cached[1]
-        loaded = parse_reply(reply, LoadedTable, table)
-        entry = _to_entry(loaded) if is_lance(loaded.metadata.properties) else None
+    def _parse_entry(self, table: TableId, path: str, reply: Reply, cached_entry: CachedEntry | None) -> Entry | None:
+        if reply.status == 304 and cached_entry is not None:
+            return cached_entry[1]
+        response = parse_reply(reply, LoadedTable, table)
+        entry = _to_entry(response) if is_lance(response.metadata.properties) else None
         # An entry with credentials is not cached: the entity tag says that the table is the same, while the credentials
         # expire.
         if (tag := reply.headers.get("etag", "")) and not (entry and entry.vended):
@@ -799,10 +799,10 @@ class IcebergTables:
         # Taken before the request: a change while the response is on its way makes it out of date.
         last_change = self._changes.get(table)
         reply = self._load(table, REFS_ONLY, vend=vend)
-        loaded = parse_reply(reply, LoadedTable, table)
-        require_lance(table, loaded.metadata.properties)
-        entry = _to_entry(loaded)
-        self._keep_vended(table, reply, loaded, entry)
+        response = parse_reply(reply, LoadedTable, table)
+        require_lance(table, response.metadata.properties)
+        entry = _to_entry(response)
+        self._keep_vended(table, reply, response, entry)
         # Lance asks for the latest version of a managed table next, and the response has it. Without the credentials
         # that this client asks for elsewhere, it does not serve to open the table.
         if (vend or not self._vends) and managed_by(entry.properties) == IMPL:
@@ -837,12 +837,12 @@ class IcebergTables:
         )
         return vended.reply if vended is not None and reply.status == 304 else reply
 
-    def _keep_vended(self, table: TableId, reply: Reply, loaded: LoadedTable, entry: Entry) -> None:
+    def _keep_vended(self, table: TableId, reply: Reply, response: LoadedTable, entry: Entry) -> None:
         """Keep a response with credentials of our own server, whose entity tags cover them.
 
         Those of another server may say only that the table is the same, while the caller's rights have changed.
         """
-        tag, is_ours = reply.headers.get("etag", ""), loaded.metadata_location is None
+        tag, is_ours = reply.headers.get("etag", ""), response.metadata_location is None
         if tag and is_ours and entry.vended and not expires_soon(entry.vended, KEPT_MS):
             self._vended_replies.put(table, VendedReply(tag, entry.vended, reply))
 
@@ -872,14 +872,16 @@ class IcebergTables:
 
         def create(at: WarehousePaths) -> LoadedTable:
             def lookup() -> LoadedTable | None:
-                loaded = self._find_table(at.table_path(table), table)
-                if loaded is None or not table_properties.items() <= (loaded.metadata.properties or {}).items():
+                existing = self._find_table(at.table_path(table), table)
+                if existing is None or not table_properties.items() <= (existing.metadata.properties or {}).items():
                     return None
-                if location is None or _is_at(loaded, location):
-                    return loaded
+                if location is None or _is_at(existing, location):
+                    return existing
                 actual_location = self.find_staged_location(table, location)
                 return (
-                    loaded if actual_location is not None and not locations.is_same(actual_location, location) else None
+                    existing
+                    if actual_location is not None and not locations.is_same(actual_location, location)
+                    else None
                 )
 
             return self._rest.create(
@@ -903,15 +905,15 @@ class IcebergTables:
     def _is_found_at(self, table: TableId, location: str) -> bool:
         """Return whether the server finds a table by its name, with this location."""
         path = self._warehouses.resolved_paths(table.namespace.catalog).table_path(table)
-        loaded = self._find_table(path, table)
-        return loaded is not None and _is_at(loaded, location)
+        response = self._find_table(path, table)
+        return response is not None and _is_at(response, location)
 
     def find_staged_location(self, table: TableId, location: str) -> str | None:
         """Return where the server would put a new table that is asked for at a location; None if it does not tell.
 
         A table is staged for that, under another name, which creates nothing.
         """
-        staged = CreateTable(
+        request = CreateTable(
             name=f"{table.name}_{uuid4().hex}",
             location=location,
             schema=dict(DUMMY_SCHEMA),
@@ -921,7 +923,7 @@ class IcebergTables:
 
         def stage(at: WarehousePaths) -> LoadedTable:
             path = at.tables_path(table.namespace)
-            return self._rest.create(path, staged, LoadedTable, about=table, lookup=lambda: None)
+            return self._rest.create(path, request, LoadedTable, about=table, lookup=lambda: None)
 
         try:
             return self._warehouses.call(table.namespace.catalog, stage).metadata.location
@@ -1031,9 +1033,9 @@ class IcebergTables:
     def load_versions(self, table: TableId, *, all_snapshots: bool, vend: bool = True) -> tuple[Entry, VersionedTable]:
         """Load a Lance table with the snapshots that refs name, or with all, and with credentials if there are any."""
         reply = self._load(table, "" if all_snapshots else REFS_ONLY, vend=vend)
-        loaded = parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
-        require_lance(table, loaded.metadata.properties)
-        return _to_entry(loaded), loaded
+        response = parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
+        require_lance(table, response.metadata.properties)
+        return _to_entry(response), response
 
     def commit(
         self, tables: Sequence[TableId], changes: Sequence[CommitTable], is_committed: Callable[[], bool | None]
@@ -1081,23 +1083,23 @@ class IcebergTables:
                 raise UnsupportedOperationError(f"{words}: {error}") from error
 
 
-def _if_none_match(cached: CachedEntry | None) -> Mapping[str, str]:
+def _if_none_match(cached_entry: CachedEntry | None) -> Mapping[str, str]:
     """Return the header that asks for a table only if it has changed since the last list."""
-    return {} if cached is None else {"If-None-Match": cached[0]}
+    return {} if cached_entry is None else {"If-None-Match": cached_entry[0]}
 
 
-def _to_entry(loaded: LoadedTable) -> Entry:
-    location = loaded.metadata.location or ""
+def _to_entry(response: LoadedTable) -> Entry:
+    location = response.metadata.location or ""
     return Entry(
         location=location,
-        properties=loaded.metadata.properties or {},
-        vended=vended_options(location, loaded.config, loaded.storage_credentials),
-        is_restricted=(loaded.config or {}).get(RESTRICTED) == "true",
+        properties=response.metadata.properties or {},
+        vended=vended_options(location, response.config, response.storage_credentials),
+        is_restricted=(response.config or {}).get(RESTRICTED) == "true",
     )
 
 
-def _is_at(loaded: LoadedTable, location: str) -> bool:
-    return locations.is_same(loaded.metadata.location or "", location)
+def _is_at(response: LoadedTable, location: str) -> bool:
+    return locations.is_same(response.metadata.location or "", location)
 
 
 def _double_decoding_error(table: TableId, outcome: str) -> InvalidInputError:
@@ -1113,13 +1115,13 @@ def to_identifier(table: TableId) -> TableIdentifier:
 
 
 def vended_options(
-    location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
+    location: str, config: Mapping[str, str] | None, credentials: Sequence[StorageCredential] | None
 ) -> dict[str, str]:
     """Return a table's `config` as storage options, overridden by the credential with the longest matching prefix."""
-    fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
+    matching_credentials = [credential for credential in credentials or () if location.startswith(credential.prefix)]
     options = from_iceberg_config(config or {})
-    if fitting:
-        options |= from_iceberg_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
+    if matching_credentials:
+        options |= from_iceberg_config(max(matching_credentials, key=lambda credential: len(credential.prefix)).config)
     return options
 
 

@@ -200,10 +200,10 @@ class TableHead:
 
     def snapshots_by_version(self, branch: str | None) -> dict[int, Snapshot]:
         """Return the snapshots of a branch by version number."""
-        numbered = (
+        pairs = (
             (version_of_snapshot(branch, snapshot.snapshot_id), snapshot) for snapshot in self.table.metadata.snapshots
         )
-        return {version: snapshot for version, snapshot in numbered if version is not None}
+        return {version: snapshot for version, snapshot in pairs if version is not None}
 
     def parent_snapshot_id(self, first: StagedVersion) -> int | None:
         """Return the snapshot that a branch must be at for a version to come next.
@@ -286,25 +286,25 @@ class ManagedVersions:
 
     def _read_staged_manifest(self, table: TableId, request: VersionRequest, keep_in: str | None) -> StagedVersion:
         branch, files = normalize_branch(request.branch), self.manifest_store(table)
-        root, staged, final = parse_staged_path(request.manifest_path, branch, request.version)
-        data = files.find(staged) or files.find(final)
+        root, staged_path, final_path = parse_staged_path(request.manifest_path, branch, request.version)
+        data = files.find(staged_path) or files.find(final_path)
         if data is None:
             raise InvalidInputError(f"{table}: there is no manifest at {request.manifest_path}")
         manifest = Manifest.parse(data)
         if manifest.version != request.version:
-            raise InvalidInputError(f"{table}: {staged} holds version {manifest.version}, not {request.version}")
+            raise InvalidInputError(f"{table}: {staged_path} holds version {manifest.version}, not {request.version}")
         if manifest.operation is None and (transaction := files.find(transaction_path(manifest))) is not None:
             manifest = manifest.with_transaction(transaction)
         if keep_in is not None:
-            files.move(staged, f"{keep_in}/{final}")
-            staged = f"{keep_in}/{final}"
+            files.move(staged_path, f"{keep_in}/{final_path}")
+            staged_path = f"{keep_in}/{final_path}"
         return StagedVersion(
             table,
             branch,
             manifest,
             root,
-            staged,
-            final,
+            staged_path,
+            final_path,
             len(data),
             request.e_tag,
             request.metadata,
@@ -370,16 +370,18 @@ class ManagedVersions:
             if version.branch is None and version.manifest.version % SYNC_EVERY == 0:
                 self.after_publish(version.table)
 
-    def _publish_manifest(self, files: ManifestStore, staged: str, final: str, data: bytes | None = None) -> bool:
+    def _publish_manifest(
+        self, files: ManifestStore, staged_path: str, final_path: str, data: bytes | None = None
+    ) -> bool:
         """Move a staged manifest to its final path; return False if this client has seen it there before."""
-        if (files.location, staged) in self._published:
+        if (files.location, staged_path) in self._published:
             return False
         # A transaction may stage several versions of a table, of which the catalog's ref names the last: publish the
         # earlier ones first.
-        if staged.startswith(STAGING) and files.exists(previous_manifest(staged)):
-            self._publish_manifest(files, previous_manifest(staged), previous_manifest(final))
-        files.publish(staged, final, data)
-        self._published.put((files.location, staged), None)
+        if staged_path.startswith(STAGING) and files.exists(previous_manifest(staged_path)):
+            self._publish_manifest(files, previous_manifest(staged_path), previous_manifest(final_path))
+        files.publish(staged_path, final_path, data)
+        self._published.put((files.location, staged_path), None)
         return True
 
     def _note_published(self, table: TableId, head: TableHead | None, branch: str | None, snapshot_id: int) -> None:
@@ -387,9 +389,9 @@ class ManagedVersions:
         snapshot = head.snapshots.get(snapshot_id) if head is not None and head.is_lance_aware else None
         if head is None or branch is not None or snapshot is None or head.find_ref(MAIN) != snapshot_id:
             return
-        staged = snapshot.summary.get(STAGED)
-        if staged and locations.local_folder(head.entry.location) is None:
-            self._tables.note_published(table, f"{head.table.metadata.table_uuid}/{snapshot_id}/{staged}")
+        staged_path = snapshot.summary.get(STAGED)
+        if staged_path and locations.local_folder(head.entry.location) is None:
+            self._tables.note_published(table, f"{head.table.metadata.table_uuid}/{snapshot_id}/{staged_path}")
 
     # How a commit is made
 
@@ -524,7 +526,10 @@ class ManagedVersions:
         branches: dict[tuple[TableId, str | None], list[StagedVersion]] = {}
         for version in versions:
             branches.setdefault((version.table, version.branch), []).append(version)
-        states = {line: self._is_branch_committed(staged[0], staged[-1]) for line, staged in branches.items()}
+        states = {
+            line: self._is_branch_committed(branch_versions[0], branch_versions[-1])
+            for line, branch_versions in branches.items()
+        }
         if True in states.values() and not all(states.values()):
             committed, others = (
                 {str(table) for (table, _), state in states.items() if bool(state) is yes} for yes in (True, False)
@@ -665,10 +670,10 @@ class ManagedVersions:
         self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot, *, trusts_catalog: bool = True
     ) -> None:
         """Publish the manifest of an accepted version, unless that is done, as the catalog may know."""
-        staged = snapshot.summary.get(STAGED)
-        if not staged or (trusts_catalog and head.is_published(branch, snapshot)):
+        staged_path = snapshot.summary.get(STAGED)
+        if not staged_path or (trusts_catalog and head.is_published(branch, snapshot)):
             return
-        if self._publish_manifest(self.store_of(table, head), staged, manifest_path(branch, snapshot)):
+        if self._publish_manifest(self.store_of(table, head), staged_path, manifest_path(branch, snapshot)):
             self._note_published(table, head, branch, snapshot.snapshot_id)
 
     # Changes to an entry other than new versions

@@ -232,8 +232,8 @@ class Rest:
             # Once in doubt, always in doubt: a later "already exists" may be about the object that the lost attempt
             # created.
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
-            if in_doubt and (created := lookup()) is not None:
-                return created
+            if in_doubt and (existing := lookup()) is not None:
+                return existing
             if outcome.state is CallState.REFUSED:
                 break
         return parse_reply(outcome.result(), model, about)  # raises

@@ -178,7 +178,6 @@ class UnitySchemas:
             is_ours = existing is not None and properties.items() <= existing.items()
             return UnitySchema(name=namespace.levels[-1], properties=dict(existing or {})) if is_ours else None
 
-        # Unity answers 400 to a name that exists, and names the error: `BY_TYPE` knows it.
         created = self._rest.create("/schemas", body, UnitySchema, about=namespace, lookup=lookup)
         return created.properties or {}
 
@@ -213,8 +212,8 @@ class UnityTables:
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         """List the Lance tables of a schema with their entries."""
-        listed = filter(is_external_lance, self.list_all(namespace))
-        return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in listed}
+        tables = filter(is_external_lance, self.list_all(namespace))
+        return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in tables}
 
     def list_all(self, namespace: NamespaceId) -> list[ListedTable]:
         """List the tables of a schema, of any kind."""
@@ -231,16 +230,18 @@ class UnityTables:
         return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        loaded = none_if_missing(lambda: self.get(table))
-        return self.to_entry(loaded, table, vend=vend) if loaded is not None and is_external_lance(loaded) else None
+        unity_table = none_if_missing(lambda: self.get(table))
+        if unity_table is None or not is_external_lance(unity_table):
+            return None
+        return self.to_entry(unity_table, table, vend=vend)
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        loaded = self.get(table)
-        require_lance(table, loaded.properties)
-        if loaded.table_type != EXTERNAL:
-            raise InvalidInputError(f"{table} is not a Lance table: it is {loaded.table_type}, not {EXTERNAL}")
-        return self.to_entry(loaded, table, vend=vend)
+        unity_table = self.get(table)
+        require_lance(table, unity_table.properties)
+        if unity_table.table_type != EXTERNAL:
+            raise InvalidInputError(f"{table} is not a Lance table: it is {unity_table.table_type}, not {EXTERNAL}")
+        return self.to_entry(unity_table, table, vend=vend)
 
     def get(self, table: TableId) -> UnityTable:
         """Load a table of any kind."""
@@ -272,7 +273,7 @@ class UnityTables:
             )
             return existing if is_ours else None
 
-        created = self._rest.create(
+        response = self._rest.create(
             "/tables",
             body,
             UnityTable,
@@ -280,7 +281,7 @@ class UnityTables:
             lookup=lookup,
             on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
         )
-        return self.to_entry(created, table, vend=vend)
+        return self.to_entry(response, table, vend=vend)
 
     def delete(self, table: TableId) -> None:
         """Delete the entry of a table; its data stays."""
@@ -290,24 +291,24 @@ class UnityTables:
         """Return a location below the client's root, or below the working directory."""
         return locations.child_location(self._settings.root or str(Path.cwd()), table.parts)
 
-    def to_entry(self, loaded: UnityTable, table: TableId, *, vend: bool) -> Entry:
+    def to_entry(self, unity_table: UnityTable, table: TableId, *, vend: bool) -> Entry:
         """Make an entry of a loaded table, with credentials if they are asked for."""
         return Entry(
-            location=loaded.storage_location or "",
-            properties=loaded.properties or {},
-            vended=self._vend_credentials(loaded, table) if vend and loaded.table_id else {},
-            columns=loaded.columns or (),
+            location=unity_table.storage_location or "",
+            properties=unity_table.properties or {},
+            vended=self._vend_credentials(unity_table, table) if vend and unity_table.table_id else {},
+            columns=unity_table.columns or (),
         )
 
-    def _vend_credentials(self, loaded: UnityTable, table: TableId) -> Mapping[str, str]:
+    def _vend_credentials(self, unity_table: UnityTable, table: TableId) -> Mapping[str, str]:
         """Request credentials to read and write a table, or only to read it; no options if the server vends none."""
         try:
             try:
-                return self._request_credentials(loaded, table, "READ_WRITE")
+                return self._request_credentials(unity_table, table, "READ_WRITE")
             except PermissionDeniedError:
                 if SECRETS & canonical_options(self._settings.storage).keys():
                     return {}  # those of the user's own may write
-                options = self._request_credentials(loaded, table, "READ")
+                options = self._request_credentials(unity_table, table, "READ")
                 return {**options, ACCESS: READ} if options else {}
         except LanceNamespaceError as error:
             if is_route_missing(error):
@@ -317,8 +318,8 @@ class UnityTables:
             logger.info("%s: the catalog vends no credentials for it: %s", table, error)
             return {}
 
-    def _request_credentials(self, loaded: UnityTable, table: TableId, operation: str) -> Mapping[str, str]:
-        body = CredentialsRequest(table_id=loaded.table_id or "", operation=operation)
+    def _request_credentials(self, unity_table: UnityTable, table: TableId, operation: str) -> Mapping[str, str]:
+        body = CredentialsRequest(table_id=unity_table.table_id or "", operation=operation)
         reply = self._rest.post("/temporary-table-credentials", body, about=table, is_done=lambda: False)
         assert reply is not None
         return to_storage_options(parse_reply(reply, TemporaryCredentials, table))
@@ -368,21 +369,21 @@ def is_external_lance(table: ListedTable) -> bool:
     return table.table_type == EXTERNAL and is_lance(table.properties)
 
 
-def to_storage_options(vended: TemporaryCredentials) -> dict[str, str]:
+def to_storage_options(credentials: TemporaryCredentials) -> dict[str, str]:
     """Return Unity's temporary credentials as storage options."""
     options: dict[str, str] = {}
-    if aws := vended.aws_temp_credentials:
+    if aws := credentials.aws_temp_credentials:
         options |= {
             "aws_access_key_id": aws.access_key_id,
             "aws_secret_access_key": aws.secret_access_key,
             "aws_session_token": aws.session_token,
         }
-    if azure := vended.azure_user_delegation_sas:
+    if azure := credentials.azure_user_delegation_sas:
         options["azure_storage_sas_token"] = azure.sas_token
-    if gcp := vended.gcp_oauth_token:
+    if gcp := credentials.gcp_oauth_token:
         options["google_storage_token"] = gcp.oauth_token
-    if options and vended.expiration_time is not None:
-        options[EXPIRES] = str(vended.expiration_time)
+    if options and credentials.expiration_time is not None:
+        options[EXPIRES] = str(credentials.expiration_time)
     return options
 
 

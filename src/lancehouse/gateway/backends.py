@@ -508,9 +508,9 @@ def run_operation(
 
 def _check_storage_options(options: Mapping[str, str]) -> None:
     """Refuse a caller's storage options that would send the gateway's credentials elsewhere."""
-    if refused := sorted(options.keys() - harmless_options(options).keys()):
+    if refused_options := sorted(options.keys() - harmless_options(options).keys()):
         raise InvalidInputError(
-            f"storage_options: {', '.join(refused)}: the gateway reaches storage by its own options; it takes"
+            f"storage_options: {', '.join(refused_options)}: the gateway reaches storage by its own options; it takes"
             f" a region, {', '.join(sorted(TUNING))}"
         )
 

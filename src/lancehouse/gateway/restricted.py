@@ -100,9 +100,9 @@ def describe_sql(condition: str | None, values: Mapping[str, str]) -> CallerSql:
         return CallerSql(comparisons=())
     from lancehouse.gateway.sql import Value, rewrite_value
 
-    parsed = rewrite_value(condition, "filter") if condition and condition.strip() else Value("", comparisons=())
-    named = (rewrite_value(text, name[:80]).columns for name, text in values.items())
-    return CallerSql(parsed.columns, parsed.comparisons, frozenset().union(*named))
+    value = rewrite_value(condition, "filter") if condition and condition.strip() else Value("", comparisons=())
+    column_sets = (rewrite_value(text, name[:80]).columns for name, text in values.items())
+    return CallerSql(value.columns, value.comparisons, frozenset().union(*column_sets))
 
 
 def _count_nothing(_: CountTableRowsRequest) -> Any:

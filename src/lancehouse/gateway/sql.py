@@ -649,14 +649,14 @@ class _Writer:
         return size
 
     def _write_binary(self, tree: exp.Binary, depth: int) -> _Size:
-        left = self.write(tree.this, depth + 1)
+        left_size = self.write(tree.this, depth + 1)
         self.words += _BINARY[type(tree)].split()
-        right = self._write_inside(tree.expression, depth + 1)
+        right_size = self._write_inside(tree.expression, depth + 1)
         if isinstance(tree, _COMPARISONS):
             self._ranges += isinstance(tree, _RANGES)
             return _SMALL
         self._count_operator()
-        return self._check_size(left + right) if isinstance(tree, exp.DPipe) else _SMALL
+        return self._check_size(left_size + right_size) if isinstance(tree, exp.DPipe) else _SMALL
 
     def _write_chain(self, tree: exp.Connector, depth: int) -> _Size:
         """Write a chain of AND or OR iteratively, because it may have thousands of links."""
