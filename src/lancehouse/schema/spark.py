@@ -54,6 +54,7 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[<>(),:]|[^\s<>(),:`']+)")
+_SIGNS = frozenset("<>(),:")
 _DEFAULT_PARAMETERS = MappingProxyType({"decimal": "(10,0)", "time": "(6)"})
 
 
@@ -142,6 +143,8 @@ class _DdlParser:
 
     def _parse_field(self) -> dict[str, Any]:
         name = self._take()
+        if name in _SIGNS:
+            raise self._error()
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         if self._next_is(":"):
@@ -153,7 +156,7 @@ class _DdlParser:
             nullable = False
         if self._next_is("comment"):
             self._take_word()
-            metadata = {"comment": re.sub(r"\\(.)", r"\1", self._take()[1:-1])}
+            metadata = {"comment": self._take_text()}
         return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
 
     def _parse_parameters(self) -> str:
@@ -169,6 +172,12 @@ class _DdlParser:
         while self._tokens and self._tokens[-1][0].isalpha() and self._tokens[-1].lower() not in ("not", "comment"):
             words.append(self._take_word())
         return words
+
+    def _take_text(self) -> str:
+        token = self._take()
+        if len(token) < 2 or token[0] not in "'\"" or token[-1] != token[0]:
+            raise self._error()
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
 
     def _take_word(self) -> str:
         return self._take().lower()
