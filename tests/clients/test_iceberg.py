@@ -635,3 +635,8 @@ def test_only_names_that_may_be_misread_are_looked_for(lancehouse_server: Served
         client.declare_table(DeclareTableRequest(id=[*parent, name]))
         assert proxy.count("GET") == looks
         assert client.list_tables(ListTablesRequest(id=parent)).tables == [name]
+
+
+def test_dropped_tables_of_no_warehouse() -> None:
+    with pytest.raises(lance.InvalidInputError, match="at least 1 level"):
+        lancehouse.IcebergNamespace(endpoint="http://127.0.0.1:1").list_dropped([])

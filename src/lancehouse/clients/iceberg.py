@@ -221,9 +221,10 @@ class IcebergNamespace(CatalogNamespace):
         Raises:
             UnsupportedOperationError: the server keeps no dropped tables.
         """
-        parts = list(namespace)
-        tables = self._tables.list_dropped(parts[0])
-        return [table for table in tables if table.namespace[: len(parts) - 1] == parts[1:]]
+        warehouse_or_namespace = self._parse_namespace_id(namespace, least=1)
+        tables = self._tables.list_dropped(warehouse_or_namespace.catalog)
+        levels = list(warehouse_or_namespace.levels)
+        return [table for table in tables if table.namespace[: len(levels)] == levels]
 
     def undrop_table(self, id: Sequence[str], new_id: Sequence[str] | None = None) -> list[str]:
         """Restore the table of a name that was dropped last, under its name or another; return its id.
