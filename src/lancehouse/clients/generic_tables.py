@@ -17,6 +17,7 @@ from lancehouse.clients.catalog_namespace import Entry, is_renamed, map_concurre
 from lancehouse.clients.http import Reply
 from lancehouse.clients.iceberg import VEND_HEADERS, RestWarehouses, to_identifier, vended_options
 from lancehouse.clients.rest import Rest, parse_reply
+from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
 from lancehouse.settings import ClientSettings
@@ -106,11 +107,13 @@ class GenericTables:
             name=table.name, format=LANCE, base_location=location, doc=properties.get(DOC), properties=table_properties
         )
 
+        headers = GENERIC_VEND_HEADERS if vend else None
+
         def lookup() -> LoadedGenericTable | None:
+            path = self.table_path(table)
+            on: ErrorMap = {404: TableNotFoundError}
             existing = none_if_missing(
-                lambda: self._rest.get(
-                    self.table_path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError}
-                )
+                lambda: self._rest.get(path, LoadedGenericTable, about=table, headers=headers, on=on)
             )
             is_ours = (
                 existing is not None
@@ -127,7 +130,7 @@ class GenericTables:
                 LoadedGenericTable,
                 about=table,
                 lookup=lookup,
-                headers=GENERIC_VEND_HEADERS if vend else None,
+                headers=headers,
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             ),
         )

@@ -873,17 +873,15 @@ class IcebergTables:
 
         def create(at: WarehousePaths) -> LoadedTable:
             def lookup() -> LoadedTable | None:
-                existing = self._find_table(at.table_path(table), table)
+                existing = self._find_table(at.table_path(table), table, vend=vend)
                 if existing is None or not table_properties.items() <= (existing.metadata.properties or {}).items():
                     return None
                 if location is None or _is_at(existing, location):
                     return existing
                 actual_location = self.find_staged_location(table, location)
-                return (
-                    existing
-                    if actual_location is not None and not locations.is_same(actual_location, location)
-                    else None
-                )
+                # A server that chooses locations itself has put the table elsewhere: it is ours all the same.
+                chooses = actual_location is not None and not locations.is_same(actual_location, location)
+                return existing if chooses else None
 
             return self._rest.create(
                 at.tables_path(table.namespace),
@@ -897,10 +895,12 @@ class IcebergTables:
 
         return _to_entry(self._warehouses.call(table.namespace.catalog, create))
 
-    def _find_table(self, path: str, table: TableId) -> LoadedTable | None:
+    def _find_table(self, path: str, table: TableId, *, vend: bool = False) -> LoadedTable | None:
         """Load the table at a path; return None if there is none."""
+        headers = VEND_HEADERS if vend else None
+        on: ErrorMap = {404: TableNotFoundError}
         return none_if_missing(
-            lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, on={404: TableNotFoundError})
+            lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, headers=headers, on=on)
         )
 
     def _is_found_at(self, table: TableId, location: str) -> bool:
