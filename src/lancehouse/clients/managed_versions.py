@@ -227,6 +227,7 @@ class TableHead:
                 refs[update["ref-name"]] = SnapshotRef(snapshot_id=update["snapshot-id"], type=update["type"])
             else:
                 return None
+        # As in the response for `snapshots=refs`: a cached head does not grow with each commit.
         referenced_ids = {ref.snapshot_id for ref in refs.values()}
         new_metadata = {
             "snapshots": [snapshot for snapshot in snapshots if snapshot.snapshot_id in referenced_ids],
@@ -410,6 +411,7 @@ class ManagedVersions:
             raise ConcurrentModificationError(
                 f"{present[0].table}: its version was accepted before, without those of the other tables"
             )
+        # Nothing is there yet: `publish` may write the manifest without another look, if the catalog answers soon.
         for version in versions:
             self._absent.put(version.staged_path, time.monotonic())
         if (conflict := self._find_missed_conflict(versions)) is not None:

@@ -104,6 +104,7 @@ class Transaction(TableOperations):
         """
         self._require_open()
         versions = [version for line in self._staged_by_branch.values() for version in line]
+        # A commit that fails must not be sent again from here: what was staged is removed, or its state is unknown.
         self._is_open = False
         if not versions:
             return

@@ -168,6 +168,7 @@ class Collector:
         if is_over and is_check(item) and item.nodeid not in self._failed_before:
             outcome, seen = self._classify(item, report, call)
             if report.failed:
+                # Its clean-up may fail as well, which is another report: a check has one result.
                 self._failed_before.add(item.nodeid)
             self._add_result(item, outcome, seen, report.duration)
         return report

@@ -71,6 +71,7 @@ def check_reachable(target: ConformanceTarget) -> None:
 def quiet_environment() -> Iterator[None]:
     """Turn off plug-ins and options that the environment sets for pytest: the suite runs the same everywhere."""
     variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
+    # pytest sets PYTEST_CURRENT_TEST and removes it, also where the suite runs within a test.
     before = {name: os.environ.get(name) for name in (*variables, "PYTEST_CURRENT_TEST")}
     os.environ.update(variables)
     try:

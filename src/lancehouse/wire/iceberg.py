@@ -198,6 +198,7 @@ class RenameTable(KebabModel):
 class Token(KebabModel):
     """Response of an OAuth2 token endpoint."""
 
+    # The pattern is that of a header field, which the token becomes part of.
     access_token: str = Field(alias="access_token", repr=False, pattern=r"^[\x21-\x7e]+$")
     expires_in: float | None = Field(default=None, alias="expires_in")
 
