@@ -77,7 +77,7 @@ class CatalogCalls:
         return [(*id, name) for name in sorted(name for page in pages for name in page.tables)]
 
     def create_namespace(self, id: Sequence[str], properties: Mapping[str, str], *, exist_ok: bool) -> dict[str, str]:
-        """Create a namespace; return its properties, as far as the catalog tells them.
+        """Create a namespace; return its properties, as far as the catalog returns them.
 
         Raises:
             NamespaceAlreadyExistsError: it exists, and `exist_ok` is False.

@@ -1,4 +1,4 @@
-"""Counts and times of what happens in this process: reported from any layer, received by whoever publishes them.
+"""Counts and times of what happens in this process: reported by any layer, received by the code that publishes them.
 
 Without a receiver, as in clients and jobs, a report costs one comparison.
 """

@@ -24,7 +24,7 @@ FEW_METADATA_FILES: Mapping[str, str] = MappingProxyType(
 PUBLISHED = "lancehouse.published"
 """Setting in the response of LoadTable: the version whose manifest is known to be at its final path."""
 PUBLISHED_HEADER = "X-Lancehouse-Published"
-"""Header field by which a client tells the server of it: the table's uuid, the version and where it was staged."""
+"""Header field by which a client reports that version: the table's uuid, the version, and its staged path."""
 RESTRICTED = "lancehouse.restricted"
 """Setting in the response of LoadTable: the table has data, of which the caller sees a part, through the server."""
 STAGED = "lance.manifest.staged"

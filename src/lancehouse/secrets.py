@@ -35,7 +35,7 @@ KNOWN: Mapping[str, bool] = MappingProxyType(
 )
 """Whether a property that we know is secret: the settings of the clients, and storage options of Lance and Iceberg."""
 UNKNOWN = re.compile(r"token|credential|secret|passw|key|authorization|header|sas|signature|cookie", re.IGNORECASE)
-"""Names of other properties that are taken for secret; it is better to hide too much."""
+"""Names of other properties that are treated as secret: it is better to hide too much."""
 POSTGRES = frozenset({"sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
 """Connection parameters of Postgres that are secret, besides the password."""
 # Narrower than `UNKNOWN`, because Spark also hides every setting whose value matches, such as a path with "key" in it.

@@ -1,6 +1,6 @@
 """Traces: spans of OpenTelemetry where it is configured; `traceparent` is passed on in any case.
 
-Spans never hold secrets, query strings, filters or values of rows, and of an error only its class. Where nobody traces,
+Spans never hold secrets, query strings, filters or values of rows, and of an error only its class. If tracing is off,
 a span costs one comparison, and OpenTelemetry is not imported.
 """
 
@@ -38,7 +38,7 @@ is_exporting = False
 """Whether `configure` has set up traces in this process; for code that is too quick for a span that does nothing."""
 _tracer: Any = None
 _caller_headers: ContextVar[Mapping[str, str] | None] = ContextVar("caller_trace", default=None)
-"""Trace headers of whoever called us, which our own calls repeat where nobody traces."""
+"""Trace headers of the request that is being answered; our own requests repeat them if tracing is off."""
 
 
 # Configuration
@@ -99,7 +99,7 @@ def _find_tracer() -> Any:
 
 
 def span(name: str, attributes: Mapping[str, Any] | None = None, kind: str = "INTERNAL") -> AbstractContextManager[Any]:
-    """Return a span of the block, the child of the one around it; nothing where nobody traces."""
+    """Return a span of the block, the child of the one around it; a context that does nothing if tracing is off."""
     tracer = _tracer or _find_tracer()
     return _NOTHING if tracer is None else _open_span(tracer, name, attributes, kind)
 
@@ -162,7 +162,7 @@ def _valid_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def pass_on(headers: Mapping[str, str]) -> Iterator[None]:
-    """Have calls of other servers in the block repeat the trace headers of a request, where nobody traces here."""
+    """Let requests in the block repeat the trace headers of a request to us, if tracing is off in this process."""
     token = _caller_headers.set(_valid_headers(headers) or None)
     try:
         yield

@@ -231,7 +231,7 @@ class CatalogNamespace(TableOperations):
         self.close()
 
     def ping(self) -> None:
-        """Send one request that changes nothing, without retries, to see whether the server answers and knows us.
+        """Check with one request, without retries, that the server responds and accepts the credentials.
 
         Raises:
             LanceNamespaceError: it does not.
@@ -251,7 +251,7 @@ class CatalogNamespace(TableOperations):
 
     @property
     def confinement(self) -> Confinement | None:
-        """What may be opened for tables; None means whatever they refer to. A server sets it, for tables of others."""
+        """Which locations may be opened for tables; None allows all. A server sets it, for tables of others."""
         return self._access.confinement
 
     @confinement.setter

@@ -123,7 +123,7 @@ LOCATIONS = ("root", "default-base-location")
 """Keys in `/v1/config` for the location of a warehouse's tables: of `lancehouse serve`, and of Polaris."""
 
 EXISTS_TTL_S = 60.0
-"""Seconds for which a namespace that was found is taken to exist."""
+"""Seconds for which a namespace that existed is assumed to exist still."""
 
 REFS_ONLY = "snapshots=refs"
 """Query that asks a server to leave out the snapshots that no branch or tag refers to."""
@@ -910,9 +910,9 @@ class IcebergTables:
         return response is not None and _is_at(response, location)
 
     def find_staged_location(self, table: TableId, location: str) -> str | None:
-        """Return where the server would put a new table that is asked for at a location; None if it does not tell.
+        """Return the location that the server would choose for a new table if another is requested; None if unknown.
 
-        A table is staged for that, under another name, which creates nothing.
+        For that, a table with another name is staged, which creates nothing.
         """
         request = CreateTable(
             name=f"{table.name}_{uuid4().hex}",

@@ -68,7 +68,7 @@ class InspectedTable:
     columns: Columns | None = None
     """Columns in the catalog; None if it has none."""
     is_gc_protected: bool = True
-    """Whether Iceberg's maintenance is kept from deleting the table's data as orphan files."""
+    """Whether the entry tells Iceberg's maintenance not to delete the table's data as orphan files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Inspector:
     max_namespace_levels: int | None = None
     """Largest number of levels in the id of a namespace; None if there is no limit."""
     keeps_properties = False
-    """Whether the properties of a table are kept when it is registered. Lance's `dir` keeps none."""
+    """Whether the catalog stores the properties of a table that is registered. Lance's `dir` does not."""
 
     def __init__(self, namespace: LanceNamespace) -> None:
         self._namespace = namespace

@@ -285,7 +285,7 @@ class GatewayConfinement(Confinement, Protocol):
     """What may be opened on behalf of a caller of the gateway."""
 
     def for_descriptions(self) -> Confinement:
-        """Return one for tables that are described and not opened: nobody looks for links in their folders."""
+        """Return one for tables that are described and not opened: their folders are not searched for links."""
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class GenericTable(KebabModel):
 
 
 class LoadedGenericTable(KebabModel):
-    """Answer of load and create."""
+    """Response to load and create."""
 
     table: GenericTable
     storage_access_configs: list[StorageCredential] | None = None
@@ -226,7 +226,7 @@ class LoadedGenericTable(KebabModel):
 
 
 class GenericTableName(KebabModel):
-    """A generic table in a list; Lakekeeper tells its format."""
+    """A generic table in a list; only Lakekeeper returns its format."""
 
     name: str
     format: str | None = None
