@@ -65,15 +65,16 @@ def recorded_threads() -> Iterator[Journey]:
         threading.setprofile(None)
 
 
-def test_a_client_describes_a_table(lancehouse_server: Served, journey: Journey) -> None:
-    client = IcebergNamespace(endpoint=lancehouse_server.iceberg)
-    table = [lancehouse_server.warehouse, "journey", "described"]
+@pytest.mark.parametrize(("managed_by", "most"), [("storage", 8), ("impl", 9)])
+def test_a_client_describes_a_table(lancehouse_server: Served, journey: Journey, managed_by: str, most: int) -> None:
+    client = IcebergNamespace(endpoint=lancehouse_server.iceberg, managed_by=managed_by)
+    table = [lancehouse_server.warehouse, f"journey_{managed_by}", "described"]
     client.create_namespace(CreateNamespaceRequest(id=table[:2]))
     client.declare_table(DeclareTableRequest(id=table))
     request = DescribeTableRequest(id=table)
     client.describe_table(request)
     assert journey.record(lambda: client.describe_table(request)).location
-    assert 1 < len(journey.files) <= 8, sorted(journey.files)
+    assert 1 < len(journey.files) <= most, sorted(journey.files)
 
 
 def test_a_client_commits(lancehouse_server: Served, journey: Journey, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,16 @@ from typing import Any
 import pytest
 
 from lancehouse import tracing
+from lancehouse.clients.catalog_namespace import map_concurrently
 from tests.servers.lancehouse import start_lancehouse
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def test_concurrent_calls_belong_to_the_trace_of_their_caller() -> None:
+    with tracing.pass_on({"traceparent": PARENT}):
+        assert map_concurrently(lambda _: tracing.add_headers({}), [1, 2]) == [{"traceparent": PARENT}] * 2
 
 
 @pytest.mark.parametrize(

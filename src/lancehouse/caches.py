@@ -14,6 +14,8 @@ V = TypeVar("V")
 class BoundedCache(dict[K, V]):
     """Thread-safe dict that drops the entries written longest ago when it is full; `put` and `forget` change it.
 
+    Reads take no lock: a single lookup in a dict is atomic.
+
     Args:
         limit: how much it may hold; the newest entry stays even if it is larger.
         size: returns how much of the limit a value takes; by default each takes 1.
@@ -72,6 +74,7 @@ class SingleFlight(Generic[V]):
             future.set_exception(error)
             raise
         finally:
+            # Only after the result is set, so that whoever finds the future here gets a result.
             with self._lock:
                 del self._in_progress[key]
         return future.result()

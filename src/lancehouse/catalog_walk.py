@@ -77,18 +77,18 @@ class CatalogCalls:
         return [(*id, name) for name in sorted(name for page in pages for name in page.tables)]
 
     def create_namespace(self, id: Sequence[str], properties: Mapping[str, str], *, exist_ok: bool) -> dict[str, str]:
-        """Create a namespace; return its properties, as far as the catalog tells them.
+        """Create a namespace; return its properties, as far as the catalog returns them.
 
         Raises:
             NamespaceAlreadyExistsError: it exists, and `exist_ok` is False.
         """
         try:
-            made = self.call("create_namespace", id, mode="Create", properties=dict(properties) or None)
+            response = self.call("create_namespace", id, mode="Create", properties=dict(properties) or None)
         except NamespaceAlreadyExistsError:  # Lance's `dir` takes no notice of the mode ExistOk
             if not exist_ok:
                 raise
-            made = self.call("describe_namespace", id)
-        return dict(made.properties or {})
+            response = self.call("describe_namespace", id)
+        return dict(response.properties or {})
 
     def drop_namespace(self, id: Sequence[str], *, cascade: bool) -> None:
         """Drop a namespace; with `cascade`, also what is in it.

@@ -59,9 +59,9 @@ class Connection:
 
 def _check_implementation(impl: str) -> None:
     """Raise if a name is neither an alias nor the path of a class."""
-    known = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
-    if impl not in known and "." not in impl:
-        hint = suggest(impl, known, f"expected one of {', '.join(known)}, or the full path of a class")
+    names = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
+    if impl not in names and "." not in impl:
+        hint = suggest(impl, names, f"expected one of {', '.join(names)}, or the full path of a class")
         raise InvalidInputError(f"unknown implementation {impl!r}: {hint}")
 
 

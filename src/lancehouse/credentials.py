@@ -184,7 +184,7 @@ def _azure_config(account: str, lance_options: Mapping[str, str]) -> dict[str, s
 
 
 def azure_account(options: Mapping[str, str], location: str) -> tuple[str, str]:
-    """Return an Azure account's name and the host of its files; both are empty if nobody names it.
+    """Return an Azure account's name and the host of its files; both are empty if neither argument names it.
 
     Args:
         options: storage options under their canonical names.

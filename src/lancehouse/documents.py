@@ -41,8 +41,8 @@ class ScalarText(str):
     is_quoted: bool
 
     @classmethod
-    def from_scalar(cls, written: str, *, is_quoted: bool) -> ScalarText:
-        scalar = cls(written)
+    def from_scalar(cls, text: str, *, is_quoted: bool) -> ScalarText:
+        scalar = cls(text)
         scalar.is_quoted = is_quoted
         return scalar
 
@@ -67,7 +67,7 @@ class DocumentError(InvalidInputError):
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda each: each.line))
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
         super().__init__("\n".join(map(str, self.problems)))
 
 
@@ -129,10 +129,10 @@ class Document:
         Raises:
             InvalidInputError: it has another key.
         """
-        known = list(allowed)
+        names = list(allowed)
         for key in mapping:
-            if key not in known:
-                raise self.error(f"unknown key '{format_loc((*loc, key))}'; {suggest(key, known)}", *loc, key)
+            if key not in names:
+                raise self.error(f"unknown key '{format_loc((*loc, key))}'; {suggest(key, names)}", *loc, key)
 
 
 def find_line(lines: Mapping[Loc, int], loc: Loc) -> int:
@@ -268,9 +268,9 @@ def substitute(value: Any, resolve: Callable[[str, Loc], str | None], loc: Loc =
         loc: location of the value.
     """
     if isinstance(value, dict):
-        return {key: substitute(each, resolve, (*loc, key)) for key, each in value.items()}
+        return {key: substitute(child, resolve, (*loc, key)) for key, child in value.items()}
     if isinstance(value, list):
-        return [substitute(each, resolve, (*loc, index)) for index, each in enumerate(value)]
+        return [substitute(child, resolve, (*loc, index)) for index, child in enumerate(value)]
     if not isinstance(value, str):
         return value
 
@@ -308,9 +308,9 @@ def substitute_variables(value: Any, missing: Callable[[str, Loc], Exception]) -
 def to_plain(value: Any) -> Any:
     """Convert scalars to the types that YAML gives them: numbers, booleans or text; quoted ones stay text."""
     if isinstance(value, dict):
-        return {key: to_plain(each) for key, each in value.items()}
+        return {key: to_plain(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(each) for each in value]
+        return [to_plain(child) for child in value]
     if not isinstance(value, ScalarText) or value.is_quoted:
         return str(value) if isinstance(value, str) else value
     import yaml

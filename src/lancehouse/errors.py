@@ -109,7 +109,7 @@ def from_wire(status: int, type_: str, message: str, *, about: str, on: ErrorMap
     if any(words in message for words in NO_ROUTE):
         kind = InvalidInputError
     elif is_page and status == 404:
-        kind, message = InternalError, f"{message}; this is no answer of a catalog: is `endpoint` right?"
+        kind, message = InternalError, f"{message}; this is not the response of a catalog: is `endpoint` right?"
     status_text = f"HTTP {status} {type_}".rstrip()
     error = kind(f"{about}: {message or 'the server gave no reason'} ({status_text})")
     vars(error).update(
@@ -125,7 +125,10 @@ def is_panic(error: BaseException) -> bool:
 
 
 def is_route_missing(error: LanceNamespaceError) -> bool:
-    """Return whether the server may not know the path at all: 400 or 404 without an error type that `BY_TYPE` knows."""
+    """Return whether the server may not know the path at all: 400 or 404 without an error type that `BY_TYPE` knows.
+
+    Iceberg's reference server answers 400 to an unknown path, Polaris 404.
+    """
     return bool(vars(error).get("route_missing"))
 
 

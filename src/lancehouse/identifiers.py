@@ -30,7 +30,7 @@ class NamespaceId:
 
         Args:
             parts: the levels, the catalog first.
-            least: how many levels the operation needs: 2 where the catalog itself will not do.
+            least: how many levels the operation needs: 2 if the catalog itself is not a possible target.
 
         Raises:
             InvalidInputError: too few levels, or an empty one.

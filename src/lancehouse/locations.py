@@ -108,9 +108,9 @@ def key(location: str, kind: str = "lance") -> str:
     Raises:
         InvalidInputError: the text is not a location.
     """
-    parsed = parse(location, kind)
-    path = os.path.realpath(parsed.path) if parsed.store == "file" else parsed.path
-    return f"{'' if parsed.store == 'file' else parsed.store}{path.rstrip('/')}/"
+    place = parse(location, kind)
+    path = os.path.realpath(place.path) if place.store == "file" else place.path
+    return f"{'' if place.store == 'file' else place.store}{path.rstrip('/')}/"
 
 
 def is_inside(location: str, roots: Iterable[str]) -> bool:
@@ -207,10 +207,10 @@ def _parse_uri(location: str, kind: str, scheme: str, authority: str, path: str)
     if scheme != scheme.lower():
         raise location_error(location, f"write {scheme.lower()}: in small letters")
     if not store or (kind == "lance" and not is_lance) or (kind != "lance" and scheme in LANCE_ONLY):
-        known = [
+        schemes = [
             name for name, (_, is_lance) in SCHEMES.items() if (is_lance if kind == "lance" else name not in LANCE_ONLY)
         ]
-        raise location_error(location, f"no {kind} table can lie there; the schemes are {', '.join(known)}")
+        raise location_error(location, f"no {kind} table can lie there; the schemes are {', '.join(schemes)}")
     if re.search(r"[?#]", location):
         raise location_error(location, "a location has no query and no fragment; encode ? as %3F and # as %23")
     if location != location.rstrip(" "):
@@ -255,8 +255,8 @@ def _find_faults(path: str, names: Sequence[str], store: str) -> Iterator[str]:
 
 def location_error(location: str, reason: str) -> InvalidInputError:
     """Build the error for a location that is refused; credentials in the location are masked."""
-    shown = re.sub(r"//[^/]*@", "//***@", location) if "credentials" in reason else location
-    return InvalidInputError(f"location {shorten(shown)!r} is not allowed: {reason}")
+    text = re.sub(r"//[^/]*@", "//***@", location) if "credentials" in reason else location
+    return InvalidInputError(f"location {shorten(text)!r} is not allowed: {reason}")
 
 
 def shorten(location: str) -> str:

@@ -15,14 +15,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 PREFIX = "maintenance."
 DEFAULT = "default"
-"""Source of a value that nobody has set."""
+"""Source of a value that is not set anywhere."""
 OPERATIONS = ("fill", "refresh", "compact", "index", "cleanup", "orphans")
 """What can be done to a table, in the order in which it is done: what makes rows or versions goes first."""
 FUNCTIONS = ("fill", "refresh")
 """Those that run functions of users."""
 
 LEAST_VERSION_AGE = timedelta(minutes=1)
-"""Versions that are younger stay, whatever a policy says."""
+"""Younger versions are never removed, even if a policy says so."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)

@@ -1,4 +1,4 @@
-"""Counts and times of what happens in this process: reported from any layer, received by whoever publishes them.
+"""Counts and times of what happens in this process: reported by any layer, received by the code that publishes them.
 
 Without a receiver, as in clients and jobs, a report costs one comparison.
 """
@@ -57,8 +57,8 @@ def report(event: Event, *labels: str, amount: float = 1.0) -> None:
 def report_storage_error(kind: type[LanceNamespaceError] | None) -> None:
     """Report an error that a store caused, unless it is about what was asked for."""
     if _receiver is not None and kind is not None:
-        for known, label in STORAGE_ERRORS:
-            if issubclass(kind, known):
+        for error_class, label in STORAGE_ERRORS:
+            if issubclass(kind, error_class):
                 report("storage_errors", label)
                 return
 

@@ -91,8 +91,8 @@ class NamedCatalogs:
         if not self.names:
             variable = f"{PREFIX}{normalize_key(name).upper()}__ENDPOINT"
             return f"there is no catalog {name!r}: write it into {self.file}, or set {variable}"
-        known = f"{self.file} and the environment have {', '.join(self.names)}"
-        return f"there is no catalog {name!r}; {suggest(name, self.names, known)}"
+        all_names = f"{self.file} and the environment have {', '.join(self.names)}"
+        return f"there is no catalog {name!r}; {suggest(name, self.names, all_names)}"
 
 
 def connect(name: str | None = None, **changes: str) -> LanceNamespace:
@@ -134,8 +134,8 @@ def load() -> NamedCatalogs:
     for key, (name, values) in _read_variables().items():
         name, before = entries.get(key, (name, {}))
         # A key is spelled as in the file: variables have no case.
-        spelled = {key: replace(value, key=before.get(key, value).key) for key, value in values.items()}
-        entries[key] = (name, {**before, **spelled})
+        new_values = {key: replace(value, key=before.get(key, value).key) for key, value in values.items()}
+        entries[key] = (name, {**before, **new_values})
     return NamedCatalogs(display_path, default, entries)
 
 

@@ -97,12 +97,12 @@ class RowPolicy:
         Rows are visible by any of them. A column that one of them masks is masked in all rows, since a row does not say
         by which grant it is visible; where two masks of a column differ, it is null.
         """
-        given = sorted(restrictions, key=Restriction.to_json)
-        conditions = dict.fromkeys(each.where for each in given)
+        restrictions = sorted(restrictions, key=Restriction.to_json)
+        conditions = dict.fromkeys(restriction.where for restriction in restrictions)
         where = None if None in conditions else " OR ".join(f"({condition})" for condition in conditions)
-        columns = frozenset(column for each in given for column in each.filter_columns)
+        columns = frozenset(column for restriction in restrictions for column in restriction.filter_columns)
         masks: dict[str, str] = {}
-        for column, mask in sorted(pair for each in given for pair in each.masks):
+        for column, mask in sorted(pair for restriction in restrictions for pair in restriction.masks):
             masks[column] = mask if masks.get(column, mask) == mask else NULL
         return cls(where, columns, masks)
 

@@ -35,7 +35,7 @@ KNOWN: Mapping[str, bool] = MappingProxyType(
 )
 """Whether a property that we know is secret: the settings of the clients, and storage options of Lance and Iceberg."""
 UNKNOWN = re.compile(r"token|credential|secret|passw|key|authorization|header|sas|signature|cookie", re.IGNORECASE)
-"""Names of other properties that are taken for secret; it is better to hide too much."""
+"""Names of other properties that are treated as secret: it is better to hide too much."""
 POSTGRES = frozenset({"sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"})
 """Connection parameters of Postgres that are secret, besides the password."""
 # Narrower than `UNKNOWN`, because Spark also hides every setting whose value matches, such as a path with "key" in it.
@@ -59,8 +59,8 @@ It is searched for in the whole text, so the pattern must not backtrack over the
 
 def is_secret(name: str) -> bool:
     """Return whether the value of a property must not be shown: by the tables above, else by its name."""
-    known = KNOWN.get(_PREFIXES.sub("", name.lower()))
-    return known if known is not None else UNKNOWN.search(name) is not None
+    is_listed_secret = KNOWN.get(_PREFIXES.sub("", name.lower()))
+    return is_listed_secret if is_listed_secret is not None else UNKNOWN.search(name) is not None
 
 
 def redact_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
@@ -98,7 +98,7 @@ class Secrets:
             for spelling in (part, quote(part, safe=""), quote_plus(part))
         }
         # Longest first: a secret that is part of another one must not break it up before it is replaced.
-        self.values = sorted(spellings, key=lambda each: (-len(each), each))
+        self.values = sorted(spellings, key=lambda text: (-len(text), text))
 
     def __repr__(self) -> str:
         return f"Secrets({len(self.values)})"

@@ -31,8 +31,8 @@ AUTO = "auto"
 
 def data_folder() -> Path:
     """Return the folder for persistent data: `$XDG_DATA_HOME/lancehouse` or `~/.local/share/lancehouse`."""
-    configured = os.environ.get("XDG_DATA_HOME", "")
-    root = Path(configured) if Path(configured).is_absolute() else Path.home() / ".local" / "share"
+    xdg_home = os.environ.get("XDG_DATA_HOME", "")
+    root = Path(xdg_home) if Path(xdg_home).is_absolute() else Path.home() / ".local" / "share"
     return root / "lancehouse"
 
 
@@ -57,7 +57,11 @@ def _parse_url(value: str) -> str:
         raise ValueError("must not carry a user or password; use `auth_token` or `credential`")
     if parts.query or parts.fragment:
         raise ValueError("must not have a query or a fragment")
-    return value.rstrip("/")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError("must have a valid host name") from None
+    return parts.geturl().rstrip("/")  # the scheme in lower case, and no empty query or fragment
 
 
 def _parse_credential(value: str) -> str:
@@ -224,9 +228,8 @@ class ClientSettings:
         The spellings of lance-namespace-impls are accepted too: `polaris.endpoint`, `unity.read_timeout_millis`.
 
         Raises:
-            InvalidInputError: a property is unknown, missing or invalid. The message never shows its value, which may
-                be
-                a secret.
+            InvalidInputError: a property is unknown, missing or invalid. The message never shows a value that may be a
+                secret.
         """
         table = {setting.name: setting for setting in CLIENT_SETTINGS if client in setting.clients}
         unit_s = UNIT_S.get(client, MILLISECOND_S)
@@ -289,8 +292,8 @@ def _check_header_value(key: str, value: str) -> str:
 
 
 def _unknown_property_message(client: str, key: str, table: Mapping[str, Setting]) -> str:
-    known = [*table, "header.*", "storage.*"]
-    return f"{client}: unknown property {key!r}; {suggest(key.removeprefix(f'{client}.'), known)}"
+    names = [*table, "header.*", "storage.*"]
+    return f"{client}: unknown property {key!r}; {suggest(key.removeprefix(f'{client}.'), names)}"
 
 
 def _check_required(client: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:

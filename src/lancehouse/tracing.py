@@ -1,6 +1,6 @@
 """Traces: spans of OpenTelemetry where it is configured; `traceparent` is passed on in any case.
 
-Spans never hold secrets, query strings, filters or values of rows, and of an error only its class. Where nobody traces,
+Spans never hold secrets, query strings, filters or values of rows, and of an error only its class. If tracing is off,
 a span costs one comparison, and OpenTelemetry is not imported.
 """
 
@@ -37,8 +37,8 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 is_exporting = False
 """Whether `configure` has set up traces in this process; for code that is too quick for a span that does nothing."""
 _tracer: Any = None
-_passed: ContextVar[Mapping[str, str] | None] = ContextVar("passed_trace", default=None)
-"""Trace headers of whoever called us, which our own calls repeat where nobody traces."""
+_caller_headers: ContextVar[Mapping[str, str] | None] = ContextVar("caller_trace", default=None)
+"""Trace headers of the request that is being answered; our own requests repeat them if tracing is off."""
 
 
 # Configuration
@@ -99,7 +99,7 @@ def _find_tracer() -> Any:
 
 
 def span(name: str, attributes: Mapping[str, Any] | None = None, kind: str = "INTERNAL") -> AbstractContextManager[Any]:
-    """Return a span of the block, the child of the one around it; nothing where nobody traces."""
+    """Return a span of the block, the child of the one around it; a context that does nothing if tracing is off."""
     tracer = _tracer or _find_tracer()
     return _NOTHING if tracer is None else _open_span(tracer, name, attributes, kind)
 
@@ -108,10 +108,10 @@ def span(name: str, attributes: Mapping[str, Any] | None = None, kind: str = "IN
 def _open_span(tracer: Any, name: str, attributes: Mapping[str, Any] | None, kind: str) -> Iterator[Any]:
     from opentelemetry.trace import SpanKind, Status, StatusCode
 
-    opened = tracer.start_as_current_span(
+    span_context = tracer.start_as_current_span(
         name, kind=SpanKind[kind], attributes=attributes, record_exception=False, set_status_on_exception=False
     )
-    with opened as current:
+    with span_context as current:
         try:
             yield current
         except Exception as error:
@@ -143,14 +143,14 @@ def add_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
             parent = f"00-{current.trace_id:032x}-{current.span_id:016x}-{int(current.trace_flags):02x}"
             state = current.trace_state.to_header() if current.trace_state else ""
             return {**headers, TRACEPARENT: parent, **({TRACESTATE: state} if state else {})}
-    passed = _passed.get()
-    return headers if passed is None else {**headers, **passed}
+    trace_headers = _caller_headers.get()
+    return headers if trace_headers is None else {**headers, **trace_headers}
 
 
 def find_trace_id(headers: Mapping[str, str]) -> str | None:
     """Return the trace that the sender of a request belongs to, by its header fields."""
-    found = _VALID.fullmatch(headers.get(TRACEPARENT, ""))
-    return found[1] if found else None
+    match = _VALID.fullmatch(headers.get(TRACEPARENT, ""))
+    return match[1] if match else None
 
 
 def _valid_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -162,12 +162,12 @@ def _valid_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def pass_on(headers: Mapping[str, str]) -> Iterator[None]:
-    """Have calls of other servers in the block repeat the trace headers of a request, where nobody traces here."""
-    token = _passed.set(_valid_headers(headers) or None)
+    """Let requests in the block repeat the trace headers of a request to us, if tracing is off in this process."""
+    token = _caller_headers.set(_valid_headers(headers) or None)
     try:
         yield
     finally:
-        _passed.reset(token)
+        _caller_headers.reset(token)
 
 
 class RequestSpan:

@@ -80,6 +80,26 @@ def test_an_answer_that_is_lost_for_good(house: ManagedCatalog, proxy: FaultProx
     assert house.check(table) == 2
 
 
+def test_a_request_in_doubt_that_is_refused_when_it_is_sent_again(house: ManagedCatalog, proxy: FaultProxy) -> None:
+    """The first one was accepted: its manifest stays."""
+    table = house.table()
+    request = CreateTableVersionRequest(**stage_commit(house.namespace, table))
+    client = house.behind(proxy)
+    client.list_table_versions(ListTableVersionsRequest(id=table))
+    proxy.add(lost_answer, method="POST", path="/tables/t$")
+    proxy.add(reset, method="GET", path=r"/tables/t(\?.*)?$", times=2)
+    proxy.add(reset, method="POST", path="/tables/t$")
+    proxy.add(reset, method="GET", path=r"/tables/t(\?.*)?$", times=2)
+    with pytest.raises(CommitStateUnknownError):
+        client.create_table_version(request)
+    proxy.clear()
+    refuse_commit(proxy)
+    with pytest.raises(errors.PermissionDeniedError):
+        client.create_table_version(request)
+    assert house.open(table).count_rows() == 11
+    assert house.check(table) == 2
+
+
 def test_a_look_that_is_refused_once(house: ManagedCatalog, proxy: FaultProxy) -> None:
     """The answer is lost, and the token is over just then: the version was accepted, and its manifest stays."""
     table = house.table()

@@ -16,7 +16,7 @@ from lance_namespace import ListTablesRequest
 from lance_namespace import errors as lance
 
 import lancehouse
-from lancehouse.clients.http import ConnectionPool, Reply
+from lancehouse.clients.http import ConnectionPool, Reply, _BulkConnection
 from tests.servers.faults import (
     ALWAYS,
     Fault,
@@ -169,6 +169,31 @@ def test_answers_of_all_kinds() -> None:
 
 def test_nobody_there() -> None:
     assert fetch_many("http://127.0.0.1:1", [("/a", {}), ("/b", {})]) == [None, None]
+
+
+class FakeTransport(asyncio.Transport):
+    def write(self, data: object) -> None:
+        """Send nothing."""
+
+    def close(self) -> None:
+        """Deliver more, as TLS does."""
+
+
+def test_an_answer_after_the_last_one_is_no_request_s() -> None:
+    surplus = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
+
+    async def receive() -> list[Reply | None]:
+        replies: list[Reply | None] = [None, None]
+        connection = _BulkConnection(iter([(0, b"GET")]), replies, 1.0)
+        connection.connection_made(FakeTransport())
+        connection.data_received(surplus.replace(b"no", b"ok"))
+        connection.data_received(surplus)
+        return replies
+
+    first, second = asyncio.run(receive())
+    assert first is not None
+    assert first.body == b"ok"
+    assert second is None
 
 
 def test_over_tls(tmp_path: Path) -> None:

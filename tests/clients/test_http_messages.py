@@ -60,7 +60,7 @@ def test_an_end_too_soon(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n", WHOLE.replace(b"2\r\n", b"x\r\n")])
 def test_no_http(data: bytes) -> None:
-    with pytest.raises(BrokenResponseError, match="no HTTP"):
+    with pytest.raises(BrokenResponseError, match="is not HTTP"):
         ResponseParser().feed(data)
 
 

@@ -592,8 +592,8 @@ POLARIS_DB = ["test_catalog", "db"]
 def test_a_name_that_the_server_decodes_twice(
     on_polaris: lancehouse.IcebergNamespace, polaris: Polaris, name: str
 ) -> None:
-    """Nobody could load the table: it is taken back."""
-    with pytest.raises(lance.InvalidInputError, match=r"decodes names twice .* it was taken back") as refused:
+    """Nobody could load the table: it is deleted again."""
+    with pytest.raises(lance.InvalidInputError, match=r"decodes names twice .* it was deleted again") as refused:
         on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, name]))
     assert "root" not in str(refused.value)
     assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == []
@@ -606,7 +606,7 @@ def test_a_name_that_is_decoded_to_the_name_of_another_table(
 ) -> None:
     """The other one stays."""
     on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "a/b"]))
-    with pytest.raises(lance.InvalidInputError, match="it was taken back"):
+    with pytest.raises(lance.InvalidInputError, match="it was deleted again"):
         on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "a%2Fb"]))
     assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == ["a/b"]
 
@@ -635,3 +635,8 @@ def test_only_names_that_may_be_misread_are_looked_for(lancehouse_server: Served
         client.declare_table(DeclareTableRequest(id=[*parent, name]))
         assert proxy.count("GET") == looks
         assert client.list_tables(ListTablesRequest(id=parent)).tables == [name]
+
+
+def test_dropped_tables_of_no_warehouse() -> None:
+    with pytest.raises(lance.InvalidInputError, match="at least 1 level"):
+        lancehouse.IcebergNamespace(endpoint="http://127.0.0.1:1").list_dropped([])

@@ -121,6 +121,19 @@ def test_credentials_are_vended_when_asked_for(tmp_path: Path) -> None:
     assert (options["aws_access_key_id"], options["aws_secret_access_key"]) == ("key", "secret")
 
 
+def test_a_table_whose_creation_was_looked_up_has_credentials(tmp_path: Path) -> None:
+    vended = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "client.region": "eu-central-1"}
+    with (
+        Lakekeeper("wh", root="s3://bucket", credentials=vended) as server,
+        FaultProxy(server.uri) as proxy,
+        lancehouse.LakekeeperNamespace(endpoint=proxy.uri, auth_token=server.token) as client,
+    ):
+        client.create_namespace(CreateNamespaceRequest(id=NAMESPACE))
+        proxy.add(lost_answer, method="POST", path="/generic-tables$")
+        options = client.declare_table(DeclareTableRequest(id=TABLE, vend_credentials=True)).storage_options or {}
+    assert options.get("aws_access_key_id") == "key"
+
+
 def test_a_table_gets_another_name(client: lancehouse.LakekeeperNamespace) -> None:
     location = client.declare_table(DeclareTableRequest(id=TABLE)).location
     client.create_namespace(CreateNamespaceRequest(id=["wh", "db", "inner"]))

@@ -213,6 +213,13 @@ def test_what_they_wrote_is_adopted(house: ManagedCatalog, stray_table: Id) -> N
     assert house.namespace.manage_table(stray_table, "storage") == 6
 
 
+def test_what_was_described_before_an_adoption_does_not_count_after_it(house: ManagedCatalog, stray_table: Id) -> None:
+    client = house.connect()
+    client.describe_table(DescribeTableRequest(id=stray_table))
+    client.manage_table(stray_table, "impl", adopt=True)
+    assert versions(client, stray_table, limit=1, descending=True) == [5]
+
+
 def test_a_stray_first_version(house: ManagedCatalog) -> None:
     """Somebody wrote to the place of a table that was only declared."""
     table = [*house.levels, "t"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,8 @@ from lance_namespace import errors as lance
 
 import lancehouse
 from lancehouse.clients import rest
-from lancehouse.wire.iceberg import Token
+from lancehouse.settings import ClientSettings
+from lancehouse.wire.iceberg import CommitTable, Token
 from tests.servers.faults import FaultProxy, answer_always
 from tests.servers.loopback import Answer, Loopback, Request
 from tests.servers.polaris import Polaris
@@ -114,6 +115,51 @@ def test_a_wrong_secret(proxy: FaultProxy) -> None:
 def test_a_token_endpoint_that_is_down_for_a_moment(proxy: FaultProxy) -> None:
     proxy.add(answer_always(503), path=TOKENS)
     assert ask(connect(proxy)) == []
+
+
+class LosesCommits(Loopback):
+    """Resets the connection of each commit, and answers requests for tokens in turn; the last answer stays."""
+
+    def __init__(self, *tokens: Answer) -> None:
+        self._tokens = list(tokens)
+        super().__init__()
+
+    def answer(self, request: Request) -> Answer:
+        if request.path != TOKENS:
+            return Answer(reset=True)
+        return self._tokens.pop(0) if len(self._tokens) > 1 else self._tokens[0]
+
+    def commit(self, is_committed: Callable[[], bool | None]) -> None:
+        properties = {"endpoint": self.uri, "credential": "me:word", "max_retries": "1"}
+        settings = ClientSettings.parse("iceberg", properties)
+        client = rest.Rest(settings, base=self.uri, token_uri=self.uri + TOKENS)
+        client.commit("/tables/t", CommitTable(requirements=[], updates=[]), about="t", is_committed=is_committed)
+
+
+NO_TOKENS = {
+    "refused": Answer.json({"error": "invalid_client"}, 401),
+    "unavailable": Answer(503),
+    "lost": Answer(reset=True),
+    "unreadable": Answer.json({"access_token": ""}),
+}
+
+
+@pytest.mark.parametrize("answer", NO_TOKENS.values(), ids=NO_TOKENS)
+def test_a_commit_in_doubt_stays_in_doubt_without_a_new_token(answer: Answer) -> None:
+    """An error of the token endpoint would pass for a refusal, after which what was staged is deleted."""
+    over_at_once = Answer.json({"access_token": "x", "expires_in": 0})
+    with LosesCommits(over_at_once, answer) as server, pytest.raises(lancehouse.CommitStateUnknownError):
+        server.commit(is_committed=lambda: None)
+    assert server.requests.count(("POST", "/tables/t")) == 1
+
+
+@pytest.mark.parametrize("answer", NO_TOKENS.values(), ids=NO_TOKENS)
+def test_a_commit_without_a_token_is_not_in_doubt(answer: Answer) -> None:
+    """It was never sent: nobody has to be asked what became of it."""
+    with LosesCommits(answer) as server, pytest.raises(lance.LanceNamespaceError) as error:
+        server.commit(is_committed=lambda: pytest.fail("asked"))
+    assert not isinstance(error.value, lancehouse.CommitStateUnknownError)
+    assert {target for _, target in server.requests} == {TOKENS}
 
 
 def test_a_token_answer_that_cannot_be_read(proxy: FaultProxy) -> None:

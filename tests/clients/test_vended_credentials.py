@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from lancehouse.clients.iceberg import vended_options
-from lancehouse.clients.unity import to_storage_options
+from lancehouse.clients.unity import TemporaryCredentials, to_storage_options
 from lancehouse.wire.iceberg import StorageCredential
-from lancehouse.wire.unity import TemporaryCredentials
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,11 @@ def test_text_of_types(text: str, expected: pa.DataType | None) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "array", "array<int", "array<int>>", "map<int>", "struct<a:>", "struct<a:int,>", "int int", "decimal(1", "`a"],
+    [
+        *("", "array", "array<int", "array<int>>", "map<int>", "struct<a:>", "struct<a:int,>", "int int"),
+        *("decimal(1", "`a", "struct<:int>", "struct<a:int comment>", "struct<a:int comment b>"),
+        "struct<a:int comment 'b>",
+    ],
 )
 def test_what_is_no_text_of_a_type(text: str) -> None:
     with pytest.raises(TableSchemaValidationError, match="is not the text of a Spark type"):

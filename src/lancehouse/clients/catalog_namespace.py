@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -230,7 +231,7 @@ class CatalogNamespace(TableOperations):
         self.close()
 
     def ping(self) -> None:
-        """Send one request that changes nothing, without retries, to see whether the server answers and knows us.
+        """Check with one request, without retries, that the server responds and accepts the credentials.
 
         Raises:
             LanceNamespaceError: it does not.
@@ -250,7 +251,7 @@ class CatalogNamespace(TableOperations):
 
     @property
     def confinement(self) -> Confinement | None:
-        """What may be opened for tables; None means whatever they refer to. A server sets it, for tables of others."""
+        """Which locations may be opened for tables; None allows all. A server sets it, for tables of others."""
         return self._access.confinement
 
     @confinement.setter
@@ -713,11 +714,11 @@ def get_location(table: TableId, entry: Entry) -> str:
     return entry.location
 
 
-def own_location_error(table: TableId, location: str, chosen: str) -> UnsupportedOperationError:
+def own_location_error(table: TableId, location: str, actual_location: str) -> UnsupportedOperationError:
     """Return the error for an entry of existing data on a server that chooses the locations of tables itself."""
     return UnsupportedOperationError(
-        f"{table}: the server chooses where tables lie, and chose {chosen} instead of {location}, where the data is: "
-        "write the rows to a new table, or copy the data with `lancehouse copy --data`"
+        f"{table}: the server chooses where tables lie, and chose {actual_location} instead of {location}, where the "
+        "data is: write the rows to a new table, or copy the data with `lancehouse copy --data`"
     )
 
 
@@ -730,12 +731,13 @@ def _add_details(response: DescribeTableResponse, table: dataset.TableRef) -> No
 def map_concurrently(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Call a function for every item, up to `CONNECTIONS` at a time, and return the results in order.
 
-    The first error is raised; calls that have not started by then are cancelled.
+    The first error is raised; calls that have not started by then are cancelled. Each call runs in a copy of the
+    caller's context, so that its requests belong to the caller's trace.
     """
     if len(items) < 2:
         return [call(item) for item in items]
     with ThreadPoolExecutor(min(len(items), CONNECTIONS)) as pool:
-        futures = [pool.submit(call, item) for item in items]
+        futures = [pool.submit(copy_context().run, call, item) for item in items]
         try:
             return [future.result() for future in futures]
         finally:

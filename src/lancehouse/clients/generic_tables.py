@@ -17,6 +17,7 @@ from lancehouse.clients.catalog_namespace import Entry, is_renamed, map_concurre
 from lancehouse.clients.http import Reply
 from lancehouse.clients.iceberg import VEND_HEADERS, RestWarehouses, to_identifier, vended_options
 from lancehouse.clients.rest import Rest, parse_reply
+from lancehouse.errors import ErrorMap
 from lancehouse.identifiers import NamespaceId, TableId
 from lancehouse.properties import DOC, LANCE
 from lancehouse.settings import ClientSettings
@@ -88,16 +89,16 @@ class GenericTables:
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        loaded = self._rest.get(
+        response = self._rest.get(
             self.table_path(table),
             LoadedGenericTable,
             about=table,
             headers=GENERIC_VEND_HEADERS if vend else None,
             on={404: TableNotFoundError},
         )
-        if not _is_lance(loaded):
-            raise InvalidInputError(f"{table} is not a Lance table: its format is {loaded.table.format!r}")
-        return to_entry(loaded)
+        if not _is_lance(response):
+            raise InvalidInputError(f"{table} is not a Lance table: its format is {response.table.format!r}")
+        return to_entry(response)
 
     def create(self, table: TableId, location: str, properties: Mapping[str, str], *, vend: bool) -> Entry:
         """Create the entry of a table and return it as the server stored it."""
@@ -106,19 +107,21 @@ class GenericTables:
             name=table.name, format=LANCE, base_location=location, doc=properties.get(DOC), properties=table_properties
         )
 
+        headers = GENERIC_VEND_HEADERS if vend else None
+
         def lookup() -> LoadedGenericTable | None:
-            loaded = none_if_missing(
-                lambda: self._rest.get(
-                    self.table_path(table), LoadedGenericTable, about=table, on={404: TableNotFoundError}
-                )
+            path = self.table_path(table)
+            on: ErrorMap = {404: TableNotFoundError}
+            existing = none_if_missing(
+                lambda: self._rest.get(path, LoadedGenericTable, about=table, headers=headers, on=on)
             )
             is_ours = (
-                loaded is not None
-                and _is_lance(loaded)
-                and locations.is_same(loaded.table.base_location or "", location)
-                and table_properties.items() <= (loaded.table.properties or {}).items()
+                existing is not None
+                and _is_lance(existing)
+                and locations.is_same(existing.table.base_location or "", location)
+                and table_properties.items() <= (existing.table.properties or {}).items()
             )
-            return loaded if is_ours else None
+            return existing if is_ours else None
 
         return to_entry(
             self._rest.create(
@@ -127,7 +130,7 @@ class GenericTables:
                 LoadedGenericTable,
                 about=table,
                 lookup=lookup,
-                headers=GENERIC_VEND_HEADERS if vend else None,
+                headers=headers,
                 on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
             ),
         )
@@ -165,20 +168,22 @@ class GenericTables:
         return f"{self._tables_path(table.namespace)}/{table.to_path_segment()}"
 
 
-def _is_lance(loaded: LoadedGenericTable) -> bool:
-    return loaded.table.format.lower() == LANCE
+def _is_lance(response: LoadedGenericTable) -> bool:
+    return response.table.format.lower() == LANCE
 
 
 def _parse_entry(table: TableId, reply: Reply) -> Entry | None:
-    loaded = parse_reply(reply, LoadedGenericTable, table)
-    return to_entry(loaded) if _is_lance(loaded) else None
+    response = parse_reply(reply, LoadedGenericTable, table)
+    return to_entry(response) if _is_lance(response) else None
 
 
-def to_entry(loaded: LoadedGenericTable) -> Entry:
+def to_entry(response: LoadedGenericTable) -> Entry:
     """Make an entry of a loaded table."""
-    location, doc = loaded.table.base_location or "", loaded.table.doc
+    location, doc = response.table.base_location or "", response.table.doc
     return Entry(
         location=location,
-        properties={**(loaded.table.properties or {}), **({DOC: doc} if doc is not None else {})},
-        vended=vended_options(location, loaded.config, loaded.storage_access_configs or loaded.storage_credentials),
+        properties={**(response.table.properties or {}), **({DOC: doc} if doc is not None else {})},
+        vended=vended_options(
+            location, response.config, response.storage_access_configs or response.storage_credentials
+        ),
     )

@@ -110,7 +110,9 @@ class Transport:
             case NewConnectionError() | ConnectTimeoutError():
                 return UnreachableError(f"no connection to {host}: {_reason(error)}")
             case TimeoutError():
-                return ResponseLostError(f"{host} gave no whole answer within {self._settings.read_timeout_s:g} s")
+                return ResponseLostError(
+                    f"{host} did not respond completely within {self._settings.read_timeout_s:g} s"
+                )
             case DecodeError():
                 return UnreadableResponseError(f"the answer of {host} is not encoded as it says: {_reason(error)}")
         return ResponseLostError(f"the answer of {host} was lost: {_reason(error)}")
@@ -119,11 +121,13 @@ class Transport:
         """GET many targets of one server concurrently; None for each that has to be requested again with `send`."""
         channel, host, _ = self._resolve_channel(origin)
         with tracing.span("GET", {"server.address": host, "lancehouse.requests": len(requests)}, "CLIENT"):
-            traced = [(target, tracing.add_headers(headers)) for target, headers in requests]
+            traced_requests = [(target, tracing.add_headers(headers)) for target, headers in requests]
             if isinstance(channel, ConnectionPool):
-                return channel.fetch_many(traced)
+                return channel.fetch_many(traced_requests)
             # no network, so nothing is gained by concurrency
-            return [_decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in traced]
+            return [
+                _decode_body(Reply(*channel.send("GET", target, headers, None))) for target, headers in traced_requests
+            ]
 
     def close(self) -> None:
         """Close idle connections; the next request opens a new one."""
@@ -135,6 +139,7 @@ class Transport:
         """Return the channel to a URL's server, the server's name, and the request target."""
         scheme, host, *_ = urlsplit(url)
         if (channel := self._channels.get((scheme, host))) is None:
+            # Of two threads that come here at once, both use the pool of the first; the other one has no connection.
             channel = self._channels.setdefault((scheme, host), self._open_channel(scheme, host))
         return channel, host, url[len(f"{scheme}://{host}") :] or "/"
 
@@ -233,6 +238,8 @@ class ConnectionPool:
         self._connect_s = connect_s
         self._read_s = read_s
         self._idle: deque[HTTPConnection] = deque()
+        # Closes the connections of a pool that nobody closed. It takes the deque, because a finalizer that holds the
+        # pool itself would keep it alive.
         weakref.finalize(self, _close_all, self._idle)
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -278,7 +285,9 @@ class ConnectionPool:
 
     async def _fetch_many(self, requests: Sequence[tuple[str, Mapping[str, str]]]) -> list[Reply | None]:
         replies: list[Reply | None] = [None] * len(requests)
-        pending = iter([(number, encode_request("GET", self._host, *each)) for number, each in enumerate(requests)])
+        pending = iter(
+            [(number, encode_request("GET", self._host, *request)) for number, request in enumerate(requests)]
+        )
         loop = asyncio.get_running_loop()
 
         async def fetch_pending() -> None:
@@ -336,7 +345,7 @@ class ConnectionPool:
         until, left_s = time.monotonic() + self._read_s, self._read_s
         while response.answer is None:
             if left_s <= 0:
-                raise TimeoutError("the answer is not complete")
+                raise TimeoutError("the response is not complete")
             wire.settimeout(left_s)
             response.feed(wire.recv(RECEIVE_BYTES))
             left_s = until - time.monotonic()
@@ -401,7 +410,7 @@ class ResponseParser:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if self.answer is None:
-                raise BrokenResponseError(f"the answer is no HTTP: {error}") from error
+                raise BrokenResponseError(f"the response is not HTTP: {error}") from error
             self.is_last = True  # garbage after a complete response: the connection must not be reused
 
     def _reset(self) -> None:
@@ -411,7 +420,7 @@ class ResponseParser:
 
     def _end_at_eof(self) -> None:
         if not self._has_headers or LENGTH_HEADERS & self._headers.keys():
-            raise BrokenResponseError("the connection was closed before the end of the answer")
+            raise BrokenResponseError("the connection was closed before the end of the response")
         self.is_last = True
         self.answer = Reply(self._parser.get_status_code(), self._headers, b"".join(self._body))
 
@@ -466,6 +475,8 @@ class _BulkConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
+        if self._number < 0:
+            return  # after the last response; TLS passes on what it has decrypted even after `close`
         try:
             self._parser.feed(data)
         except BrokenResponseError:

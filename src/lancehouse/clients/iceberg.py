@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 from uuid import uuid4
 
@@ -123,7 +123,7 @@ LOCATIONS = ("root", "default-base-location")
 """Keys in `/v1/config` for the location of a warehouse's tables: of `lancehouse serve`, and of Polaris."""
 
 EXISTS_TTL_S = 60.0
-"""Seconds for which a namespace that was found is taken to exist."""
+"""Seconds for which a namespace that existed is assumed to exist still."""
 
 REFS_ONLY = "snapshots=refs"
 """Query that asks a server to leave out the snapshots that no branch or tag refers to."""
@@ -145,13 +145,31 @@ REMEMBERED_TABLES = 20_000
 """Number of tables whose entity tag and entry are cached for the next list."""
 
 KEPT_BYTES = 16 * 2**20
-"""Most bytes of responses with credentials that a client keeps, to ask whether they are still the same."""
+"""Most bytes of responses that a client keeps: to ask whether their credentials are still the same, or to read the
+latest version from them."""
 KEPT_MS = 300_000
 """Milliseconds before their expiry from which credentials are asked for anew."""
-VendedReply = tuple[str, Mapping[str, str], Reply]
-"""Entity tag, credentials and response of a table."""
+DESCRIBED_S = 1.0
+"""Seconds within which a description of a table serves the request for its latest version that follows."""
 CachedEntry = tuple[str, Entry | None]
 """Entity tag of a table and the entry that it stands for; None in place of the entry if it is not a Lance table."""
+
+
+class VendedReply(NamedTuple):
+    """A response with credentials, and the entity tag that asks whether it is still the same."""
+
+    tag: str
+    options: Mapping[str, str]
+    reply: Reply
+
+
+class DescribedReply(NamedTuple):
+    """The response from which a managed table was described, and the table's last change until then."""
+
+    described_at: float
+    last_change: int | None
+    entry: Entry
+    reply: Reply
 
 
 class IcebergNamespace(CatalogNamespace):
@@ -172,17 +190,17 @@ class IcebergNamespace(CatalogNamespace):
         self._tables = IcebergTables(self._rest, self._warehouses, vends=self._access.vends)
         self._versions = ManagedVersions(self._tables, self._access)
         self._managed = ManagedTables(self._versions)
-        self._tables.on_managed = self._versions.keep_described
 
     # Tables
 
     def _create_at(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
+        """Create the entry of a table, see `CatalogNamespace`."""
         try:
             return super()._create_at(table, location, properties, vend=vend)
         except InvalidInputError:
             if location or not self._tables.keeps_dropped(table):
                 raise
-            # The default location is kept for a dropped table: the server finds another.
+            # A dropped table of this name still has the default location; without one, our server chooses another.
             return self._tables.create(table, None, properties, vend=vend)
 
     def _drop_data(self, table: TableId, entry: Entry, options: Mapping[str, str]) -> None:
@@ -203,9 +221,10 @@ class IcebergNamespace(CatalogNamespace):
         Raises:
             UnsupportedOperationError: the server keeps no dropped tables.
         """
-        parts = list(namespace)
-        tables = self._tables.list_dropped(parts[0])
-        return [table for table in tables if table.namespace[: len(parts) - 1] == parts[1:]]
+        warehouse_or_namespace = self._parse_namespace_id(namespace, least=1)
+        tables = self._tables.list_dropped(warehouse_or_namespace.catalog)
+        levels = list(warehouse_or_namespace.levels)
+        return [table for table in tables if table.namespace[: len(levels)] == levels]
 
     def undrop_table(self, id: Sequence[str], new_id: Sequence[str] | None = None) -> list[str]:
         """Restore the table of a name that was dropped last, under its name or another; return its id.
@@ -263,9 +282,9 @@ class IcebergNamespace(CatalogNamespace):
 
         Without the old entry nobody would know where its data is: such a server cannot restore it.
         """
-        chosen = self._tables.find_staged_location(table, location)
-        if chosen is not None and split_location(chosen) != split_location(location):
-            raise own_location_error(table, location, chosen)
+        actual_location = self._tables.find_staged_location(table, location)
+        if actual_location is not None and split_location(actual_location) != split_location(location):
+            raise own_location_error(table, location, actual_location)
         return super()._replace_entry(table, location, properties)
 
     # Commits
@@ -292,7 +311,7 @@ class IcebergNamespace(CatalogNamespace):
         Iceberg can commit versions of several tables atomically, nothing else: an operation that declares or
         deregisters a table, or deletes versions, must be alone in its batch.
         """
-        if any(sum(each is not None for _, each in operation) != 1 for operation in request.operations):
+        if any(sum(field is not None for _, field in operation) != 1 for operation in request.operations):
             raise InvalidInputError("each operation of a batch names one thing to do")
         match request.operations:
             case [CommitTableOperation(declare_table=DeclareTableRequest() as declare)]:
@@ -501,6 +520,7 @@ class RestWarehouses:
 
     def _call_and_remember(self, catalog: str, paths: WarehousePaths, call: Callable[[WarehousePaths], T]) -> T:
         result = call(paths)
+        # Only now: a failure, such as a 503, must not fix a guessed prefix for the life of the client.
         self._resolved_paths[catalog] = paths
         return result
 
@@ -515,8 +535,10 @@ class RestWarehouses:
             CatalogConfig,
             query=urlencode({"warehouse": catalog}, quote_via=quote),
             about=f"warehouse {catalog}",
+            # Polaris and Lakekeeper have this type for an unknown warehouse, but also for an unknown path.
             on={404: NamespaceNotFoundError, "NotFoundException": NamespaceNotFoundError},
         )
+        # Lakekeeper sends the prefix among the defaults, Polaris among the overrides.
         merged = {**(config.defaults or {}), **(config.overrides or {})}
         return {key: value for key, value in merged.items() if isinstance(value, str)}, config
 
@@ -576,7 +598,7 @@ class RestWarehouses:
             return Namespace(namespace=list(namespace.levels), properties=dict(existing or {})) if is_ours else None
 
         def create(at: WarehousePaths) -> tuple[Namespace, str]:
-            created = self._rest.create(
+            response = self._rest.create(
                 f"{at.base_path}/namespaces",
                 body,
                 Namespace,
@@ -584,13 +606,13 @@ class RestWarehouses:
                 lookup=lookup,
                 on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
             )
-            return created, unquote(at.separator)
+            return response, unquote(at.separator)
 
-        created, separator = self.call(namespace.catalog, create)
+        response, separator = self.call(namespace.catalog, create)
         if any(separator in level for level in namespace.levels):
             self._check_level(namespace, separator)
         self._existing_namespaces.add(namespace)
-        return created.properties or {}
+        return response.properties or {}
 
     def _check_level(self, namespace: NamespaceId, separator: str) -> None:
         """Check that the server did not split a level that contains the separator; delete the namespace if it did.
@@ -606,14 +628,14 @@ class RestWarehouses:
 
     def load(self, namespace: NamespaceId) -> Mapping[str, str]:
         """Load the properties of a namespace."""
-        loaded = self.call(
+        response = self.call(
             namespace.catalog,
             lambda at: self._rest.get(
                 at.namespace_path(namespace), Namespace, about=namespace, on={404: NamespaceNotFoundError}
             ),
         )
         self._existing_namespaces.add(namespace)
-        return loaded.properties or {}
+        return response.properties or {}
 
     def update_properties(
         self, namespace: NamespaceId, updates: Mapping[str, str], removals: Sequence[str]
@@ -653,7 +675,10 @@ class RestWarehouses:
         )
 
     def require(self, namespace: NamespaceId) -> None:
-        """Check that a namespace exists, because some servers create tables below a missing one, or list it as empty.
+        """Check that a namespace exists.
+
+        Iceberg's reference server with a JDBC catalog creates tables and namespaces below a missing one, and other
+        servers list a missing one as empty.
 
         Raises:
             NamespaceNotFoundError: it does not exist.
@@ -692,7 +717,7 @@ class _ExistingNamespaces:
         """Forget a namespace and all namespaces below it."""
         with self._lock:
             self._expires_at = {
-                cached: until for cached, until in self._expires_at.items() if not namespace.contains(cached)
+                existing: until for existing, until in self._expires_at.items() if not namespace.contains(existing)
             }
 
     def __contains__(self, namespace: NamespaceId) -> bool:
@@ -708,13 +733,14 @@ class IcebergTables:
         self._vends = vends
         self._entry_cache: BoundedCache[str, CachedEntry] = BoundedCache(REMEMBERED_TABLES)
         self._vended_replies: BoundedCache[TableId, VendedReply] = BoundedCache(
-            KEPT_BYTES, lambda kept: len(kept[2].body)
+            KEPT_BYTES, lambda vended: len(vended.reply.body)
         )
         self._published: BoundedCache[TableId, str] = BoundedCache(REMEMBERED_TABLES)
         self._changes: BoundedCache[TableId, int] = BoundedCache(REMEMBERED_TABLES)
         self._ticks = count(1)
-        self.on_managed: Callable[[TableId, Entry, VersionedTable], None] = lambda *_: None
-        """Called with a table whose versions the catalog manages, after it was loaded so that it can be opened."""
+        self._described_replies: BoundedCache[TableId, DescribedReply] = BoundedCache(
+            KEPT_BYTES, lambda described: len(described.reply.body)
+        )
         self._transactional: set[str] = set()
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
@@ -737,20 +763,20 @@ class IcebergTables:
             # Only a response that names a missing table or namespace means that the table was dropped since. Any other
             # 404, such as a proxy's, must not silently shorten the list.
             on: ErrorMap = {404: InternalError, "NotFoundException": InternalError}
-            cached = None if vend else self._entry_cache.get(path)
-            headers = VEND_HEADERS if vend else _if_none_match(cached)
+            cached_entry = None if vend else self._entry_cache.get(path)
+            headers = VEND_HEADERS if vend else _if_none_match(cached_entry)
             reply = self._rest.get_reply(path, query=REFS_ONLY, about=table, headers=headers, on=on)
-            return self._parse_entry(table, path, reply, cached)
+            return self._parse_entry(table, path, reply, cached_entry)
 
         return none_if_missing(lambda: self._warehouses.call(table.namespace.catalog, find))
 
     def find_entries(self, tables: Sequence[TableId], *, vend: bool) -> list[Entry | None]:
         """Load the entries of listed tables in order, see `CatalogTables`; many of them in bulk."""
         paths = [self._warehouses.resolved_paths(table.namespace.catalog).table_path(table) for table in tables]
-        cached = [None if vend else self._entry_cache.get(path) for path in paths]
-        headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached]
+        cached_entries = [None if vend else self._entry_cache.get(path) for path in paths]
+        headers = [VEND_HEADERS if vend else _if_none_match(entry) for entry in cached_entries]
         replies = self._rest.get_replies(list(zip(paths, headers, strict=True)), query=REFS_ONLY)
-        reads = list(zip(tables, paths, replies, cached, strict=True))
+        reads = list(zip(tables, paths, replies, cached_entries, strict=True))
         missing = [table for table, _, reply, _ in reads if reply is None]
         others = iter(map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), missing))
         return [
@@ -758,11 +784,11 @@ class IcebergTables:
             for table, path, reply, previous in reads
         ]
 
-    def _parse_entry(self, table: TableId, path: str, reply: Reply, cached: CachedEntry | None) -> Entry | None:
-        if reply.status == 304 and cached is not None:
-            return cached[1]
-        loaded = parse_reply(reply, LoadedTable, table)
-        entry = _to_entry(loaded) if is_lance(loaded.metadata.properties) else None
+    def _parse_entry(self, table: TableId, path: str, reply: Reply, cached_entry: CachedEntry | None) -> Entry | None:
+        if reply.status == 304 and cached_entry is not None:
+            return cached_entry[1]
+        response = parse_reply(reply, LoadedTable, table)
+        entry = _to_entry(response) if is_lance(response.metadata.properties) else None
         # An entry with credentials is not cached: the entity tag says that the table is the same, while the credentials
         # expire.
         if (tag := reply.headers.get("etag", "")) and not (entry and entry.vended):
@@ -771,26 +797,38 @@ class IcebergTables:
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        before = self.last_change(table)
+        # Taken before the request: a change while the response is on its way makes it out of date.
+        last_change = self._changes.get(table)
         reply = self._load(table, REFS_ONLY, vend=vend)
-        loaded = parse_reply(reply, LoadedTable, table)
-        require_lance(table, loaded.metadata.properties)
-        entry = _to_entry(loaded)
-        self._keep_vended(table, reply, loaded, entry)
-        # Without the credentials that this client asks for elsewhere, it does not serve to open the table.
-        can_open = vend or not self._vends
-        if can_open and managed_by(entry.properties) == IMPL and self.last_change(table) == before:
-            self.on_managed(table, entry, parse_reply(reply, LatestTable, table))
+        response = parse_reply(reply, LoadedTable, table)
+        require_lance(table, response.metadata.properties)
+        entry = _to_entry(response)
+        self._keep_vended(table, reply, response, entry)
+        # Lance asks for the latest version of a managed table next, and the response has it. Without the credentials
+        # that this client asks for elsewhere, it does not serve to open the table.
+        if (vend or not self._vends) and managed_by(entry.properties) == IMPL:
+            self._described_replies.put(table, DescribedReply(time.monotonic(), last_change, entry, reply))
         return entry
+
+    def take_described(self, table: TableId) -> tuple[Entry, VersionedTable] | None:
+        """Return a managed table as it was just described, once; None if that is a while ago, or if it has changed."""
+        described = self._described_replies.get(table)
+        if described is None:
+            return None
+        self._described_replies.forget(table)
+        is_current = described.last_change == self._changes.get(table)
+        if not is_current or time.monotonic() - described.described_at >= DESCRIBED_S:
+            return None
+        return described.entry, parse_reply(described.reply, LatestTable, table)
 
     def _load(self, table: TableId, query: str, *, vend: bool) -> Reply:
         """Load a table, and tell the server of a version of it that this client has published."""
         headers = dict(VEND_HEADERS) if vend else {}
-        tag, vended, kept = (self._vended_replies.get(table) if vend and query == REFS_ONLY else None) or ("", {}, None)
-        if tag and not expires_soon(vended, KEPT_MS):
-            headers["If-None-Match"] = tag
-        if (told := self._published.get(table)) is not None:
-            headers[PUBLISHED_HEADER] = told
+        vended = self._vended_replies.get(table) if vend and query == REFS_ONLY else None
+        if vended is not None and not expires_soon(vended.options, KEPT_MS):
+            headers["If-None-Match"] = vended.tag
+        if (published := self._published.get(table)) is not None:
+            headers[PUBLISHED_HEADER] = published
             self._published.forget(table)
         reply = self._warehouses.call(
             table.namespace.catalog,
@@ -798,28 +836,29 @@ class IcebergTables:
                 at.table_path(table), query=query, about=table, headers=headers, on={404: TableNotFoundError}
             ),
         )
-        return kept if kept is not None and reply.status == 304 else reply
+        return vended.reply if vended is not None and reply.status == 304 else reply
 
-    def _keep_vended(self, table: TableId, reply: Reply, loaded: LoadedTable, entry: Entry) -> None:
+    def _keep_vended(self, table: TableId, reply: Reply, response: LoadedTable, entry: Entry) -> None:
         """Keep a response with credentials of our own server, whose entity tags cover them.
 
         Those of another server may say only that the table is the same, while the caller's rights have changed.
         """
-        tag, is_ours = reply.headers.get("etag", ""), loaded.metadata_location is None
+        tag, is_ours = reply.headers.get("etag", ""), response.metadata_location is None
         if tag and is_ours and entry.vended and not expires_soon(entry.vended, KEPT_MS):
-            self._vended_replies.put(table, (tag, entry.vended, reply))
+            self._vended_replies.put(table, VendedReply(tag, entry.vended, reply))
 
     def note_change(self, table: TableId) -> None:
-        """Take what is loaded of a table at this moment for out of date."""
+        """Discard what was loaded of a table so far, including responses that are still on their way."""
         self._changes.put(table, next(self._ticks))
 
-    def last_change(self, table: TableId) -> int:
-        """Return a number that grows when a table changes through this client."""
-        return self._changes.get(table) or 0
+    def note_published(self, table: TableId, state: str) -> None:
+        """Tell the server with the next load of a table that a version's manifest is at its final path.
 
-    def note_published(self, table: TableId, told: str) -> None:
-        """Tell the server with the next load of a table that a version's manifest is at its final path."""
-        self._published.put(table, told)
+        Args:
+            table: id of the table.
+            state: the value of `PUBLISHED_HEADER`.
+        """
+        self._published.put(table, state)
 
     def keeps_dropped(self, table: TableId) -> bool:
         """Return whether the server keeps dropped tables for a while and deletes their data itself, as ours does."""
@@ -834,13 +873,15 @@ class IcebergTables:
 
         def create(at: WarehousePaths) -> LoadedTable:
             def lookup() -> LoadedTable | None:
-                loaded = self._find_table(at.table_path(table), table)
-                if loaded is None or not table_properties.items() <= (loaded.metadata.properties or {}).items():
+                existing = self._find_table(at.table_path(table), table, vend=vend)
+                if existing is None or not table_properties.items() <= (existing.metadata.properties or {}).items():
                     return None
-                if location is None or _is_at(loaded, location):
-                    return loaded
-                chosen = self.find_staged_location(table, location)
-                return loaded if chosen is not None and not locations.is_same(chosen, location) else None
+                if location is None or _is_at(existing, location):
+                    return existing
+                actual_location = self.find_staged_location(table, location)
+                # A server that chooses locations itself has put the table elsewhere: it is ours all the same.
+                chooses = actual_location is not None and not locations.is_same(actual_location, location)
+                return existing if chooses else None
 
             return self._rest.create(
                 at.tables_path(table.namespace),
@@ -854,24 +895,26 @@ class IcebergTables:
 
         return _to_entry(self._warehouses.call(table.namespace.catalog, create))
 
-    def _find_table(self, path: str, table: TableId) -> LoadedTable | None:
+    def _find_table(self, path: str, table: TableId, *, vend: bool = False) -> LoadedTable | None:
         """Load the table at a path; return None if there is none."""
+        headers = VEND_HEADERS if vend else None
+        on: ErrorMap = {404: TableNotFoundError}
         return none_if_missing(
-            lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, on={404: TableNotFoundError})
+            lambda: self._rest.get(path, LoadedTable, query=REFS_ONLY, about=table, headers=headers, on=on)
         )
 
     def _is_found_at(self, table: TableId, location: str) -> bool:
         """Return whether the server finds a table by its name, with this location."""
         path = self._warehouses.resolved_paths(table.namespace.catalog).table_path(table)
-        loaded = self._find_table(path, table)
-        return loaded is not None and _is_at(loaded, location)
+        response = self._find_table(path, table)
+        return response is not None and _is_at(response, location)
 
     def find_staged_location(self, table: TableId, location: str) -> str | None:
-        """Return where the server would put a new table that is asked for at a location; None if it does not tell.
+        """Return the location that the server would choose for a new table if another is requested; None if unknown.
 
-        A table is staged for that, under another name, which creates nothing.
+        For that, a table with another name is staged, which creates nothing.
         """
-        staged = CreateTable(
+        request = CreateTable(
             name=f"{table.name}_{uuid4().hex}",
             location=location,
             schema=dict(DUMMY_SCHEMA),
@@ -881,7 +924,7 @@ class IcebergTables:
 
         def stage(at: WarehousePaths) -> LoadedTable:
             path = at.tables_path(table.namespace)
-            return self._rest.create(path, staged, LoadedTable, about=table, lookup=lambda: None)
+            return self._rest.create(path, request, LoadedTable, about=table, lookup=lambda: None)
 
         try:
             return self._warehouses.call(table.namespace.catalog, stage).metadata.location
@@ -895,9 +938,9 @@ class IcebergTables:
             # The server decodes names twice: encoded twice, the name leads to the table that was just created.
             encoded_twice = TableId(table.namespace, table.to_path_segment())
             if not self._is_found_at(encoded_twice, entry.location):
-                raise _double_decoding_error(table, "what the server made could not be taken back")
+                raise _double_decoding_error(table, "the table that the server created could not be deleted again")
             self.delete(encoded_twice)
-            raise _double_decoding_error(table, "it was taken back")
+            raise _double_decoding_error(table, "it was deleted again")
 
     def _is_lost(self, table: TableId, location: str) -> bool:
         """Return whether the server cannot find a table by the name under which it was created.
@@ -910,6 +953,8 @@ class IcebergTables:
     def delete(self, table: TableId, *, data: bool = False) -> None:
         """Delete the entry of a table; its data stays, or is deleted by a server that keeps dropped tables."""
         self.note_change(table)
+        # Never a purge: no metadata of Iceberg tells which files are the table's. Only our own server deletes data, by
+        # a parameter that others do not have.
         query = "deleteData=true" if data else "purgeRequested=false"
         self._warehouses.call(
             table.namespace.catalog,
@@ -989,9 +1034,9 @@ class IcebergTables:
     def load_versions(self, table: TableId, *, all_snapshots: bool, vend: bool = True) -> tuple[Entry, VersionedTable]:
         """Load a Lance table with the snapshots that refs name, or with all, and with credentials if there are any."""
         reply = self._load(table, "" if all_snapshots else REFS_ONLY, vend=vend)
-        loaded = parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
-        require_lance(table, loaded.metadata.properties)
-        return _to_entry(loaded), loaded
+        response = parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
+        require_lance(table, response.metadata.properties)
+        return _to_entry(response), response
 
     def commit(
         self, tables: Sequence[TableId], changes: Sequence[CommitTable], is_committed: Callable[[], bool | None]
@@ -1039,23 +1084,23 @@ class IcebergTables:
                 raise UnsupportedOperationError(f"{words}: {error}") from error
 
 
-def _if_none_match(cached: CachedEntry | None) -> Mapping[str, str]:
+def _if_none_match(cached_entry: CachedEntry | None) -> Mapping[str, str]:
     """Return the header that asks for a table only if it has changed since the last list."""
-    return {} if cached is None else {"If-None-Match": cached[0]}
+    return {} if cached_entry is None else {"If-None-Match": cached_entry[0]}
 
 
-def _to_entry(loaded: LoadedTable) -> Entry:
-    location = loaded.metadata.location or ""
+def _to_entry(response: LoadedTable) -> Entry:
+    location = response.metadata.location or ""
     return Entry(
         location=location,
-        properties=loaded.metadata.properties or {},
-        vended=vended_options(location, loaded.config, loaded.storage_credentials),
-        is_restricted=(loaded.config or {}).get(RESTRICTED) == "true",
+        properties=response.metadata.properties or {},
+        vended=vended_options(location, response.config, response.storage_credentials),
+        is_restricted=(response.config or {}).get(RESTRICTED) == "true",
     )
 
 
-def _is_at(loaded: LoadedTable, location: str) -> bool:
-    return locations.is_same(loaded.metadata.location or "", location)
+def _is_at(response: LoadedTable, location: str) -> bool:
+    return locations.is_same(response.metadata.location or "", location)
 
 
 def _double_decoding_error(table: TableId, outcome: str) -> InvalidInputError:
@@ -1071,13 +1116,13 @@ def to_identifier(table: TableId) -> TableIdentifier:
 
 
 def vended_options(
-    location: str, config: Mapping[str, str] | None, vended: Sequence[StorageCredential] | None
+    location: str, config: Mapping[str, str] | None, credentials: Sequence[StorageCredential] | None
 ) -> dict[str, str]:
     """Return a table's `config` as storage options, overridden by the credential with the longest matching prefix."""
-    fitting = [credential for credential in vended or () if location.startswith(credential.prefix)]
+    matching_credentials = [credential for credential in credentials or () if location.startswith(credential.prefix)]
     options = from_iceberg_config(config or {})
-    if fitting:
-        options |= from_iceberg_config(max(fitting, key=lambda credential: len(credential.prefix)).config)
+    if matching_credentials:
+        options |= from_iceberg_config(max(matching_credentials, key=lambda credential: len(credential.prefix)).config)
     return options
 
 

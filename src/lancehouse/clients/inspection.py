@@ -68,7 +68,7 @@ class InspectedTable:
     columns: Columns | None = None
     """Columns in the catalog; None if it has none."""
     is_gc_protected: bool = True
-    """Whether Iceberg's maintenance is kept from deleting the table's data as orphan files."""
+    """Whether the entry tells Iceberg's maintenance not to delete the table's data as orphan files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Inspector:
     max_namespace_levels: int | None = None
     """Largest number of levels in the id of a namespace; None if there is no limit."""
     keeps_properties = False
-    """Whether the properties of a table are kept when it is registered. Lance's `dir` keeps none."""
+    """Whether the catalog stores the properties of a table that is registered. Lance's `dir` does not."""
 
     def __init__(self, namespace: LanceNamespace) -> None:
         self._namespace = namespace
@@ -190,14 +190,14 @@ class IcebergInspector(Inspector):
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:
         """Load one table, see `Inspector`."""
         table = TableId.parse(id)
-        loaded, versioned = self._load_table(table, all_snapshots=all_snapshots)
-        properties = loaded.metadata.properties or {}
-        location = loaded.metadata.location or ""
-        if versioned is None:
-            return _to_foreign_table(id, loaded)
-        vended = vended_options(location, loaded.config, loaded.storage_credentials)
+        response, versions = self._load_table(table, all_snapshots=all_snapshots)
+        properties = response.metadata.properties or {}
+        location = response.metadata.location or ""
+        if versions is None:
+            return _to_foreign_table(id, response)
+        vended = vended_options(location, response.config, response.storage_credentials)
         entry = Entry(location, properties, vended)
-        head = TableHead(entry, versioned)
+        head = TableHead(entry, versions)
         is_managed = managed_by(properties) == IMPL
         return InspectedTable(
             location,
@@ -206,7 +206,7 @@ class IcebergInspector(Inspector):
             is_managed,
             _latest_versions(head) if is_managed else None,
             _accepted_manifests(head) if is_managed else {},
-            _current_columns(versioned),
+            _current_columns(versions),
             head.is_lance_aware or properties.get(GC_ENABLED, "").lower() == "false",
         )
 
@@ -219,10 +219,10 @@ class IcebergInspector(Inspector):
             reply = self._client._rest.get_reply(
                 at.table_path(table), query=query, about=table, headers=VEND_HEADERS, on=on
             )
-            loaded = parse_reply(reply, LoadedTable, table)
-            if not is_lance(loaded.metadata.properties):
-                return loaded, None
-            return loaded, parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
+            response = parse_reply(reply, LoadedTable, table)
+            if not is_lance(response.metadata.properties):
+                return response, None
+            return response, parse_reply(reply, VersionedTable if all_snapshots else LatestTable, table)
 
         return self._client._warehouses.call(table.namespace.catalog, load)
 
@@ -235,10 +235,10 @@ class IcebergInspector(Inspector):
 
         A server that announces nothing at all has those that Iceberg's specification takes for granted.
         """
-        announced = self._client._warehouses.load_config(catalog)[1].endpoints
-        if announced is None:
+        endpoints = self._client._warehouses.load_config(catalog)[1].endpoints
+        if endpoints is None:
             return {}
-        return {call: use for call, use in FEATURES.items() if call not in announced}
+        return {call: use for call, use in FEATURES.items() if call not in endpoints}
 
     def roots(self, catalog: str) -> list[str]:
         """Return the root of the warehouse, if it is known."""
@@ -262,8 +262,8 @@ class IcebergInspector(Inspector):
         table = TableId.parse(id)
         head = self._client._versions.load_head(table, all_snapshots=False)
         changes: list[Any] = [{"action": "set-properties", "updates": dict(updates)}] if updates else []
-        if known := [key for key in removals if key in head.entry.properties]:
-            changes.append({"action": "remove-properties", "removals": known})
+        if present_keys := [key for key in removals if key in head.entry.properties]:
+            changes.append({"action": "remove-properties", "removals": present_keys})
         if changes:
             self._client._versions.commit_updates(table, head, changes)
 
@@ -295,17 +295,17 @@ class GenericTableInspector(Inspector):
         table = TableId.parse(id)
         on: ErrorMap = {404: TableNotFoundError}
         try:
-            loaded = self._tables._rest.get(
+            response = self._tables._rest.get(
                 self._tables.table_path(table), LoadedGenericTable, about=table, headers=GENERIC_VEND_HEADERS, on=on
             )
         except TableNotFoundError:
             with suppress(TableNotFoundError, NamespaceNotFoundError):  # generic and Iceberg tables share names
                 return _load_iceberg_table(self._tables, table)
             raise
-        if loaded.table.format.lower() != LANCE:
-            kind = f"generic table ({loaded.table.format})"
-            return ForeignTable(tuple(id), kind, loaded.table.base_location or "", is_gc_protected=True)
-        entry = to_entry(loaded)
+        if response.table.format.lower() != LANCE:
+            kind = f"generic table ({response.table.format})"
+            return ForeignTable(tuple(id), kind, response.table.base_location or "", is_gc_protected=True)
+        entry = to_entry(response)
         return InspectedTable(entry.location, entry.properties, self._client._access.options(entry))
 
     def update_namespace_properties(self, id: Id, updates: Mapping[str, str], removals: Sequence[str]) -> None:
@@ -332,10 +332,10 @@ class UnityInspector(Inspector):
     def inspect_table(self, id: Id, *, all_snapshots: bool = False) -> InspectedTable | ForeignTable:  # noqa: ARG002
         """Load one table, see `Inspector`."""
         table = self._client._parse_table_id(id)
-        loaded = self._client._tables.get(table)
-        if not is_external_lance(loaded):
-            return ForeignTable(tuple(id), _format_kind(loaded.table_type), loaded.storage_location or "")
-        entry = self._client._tables.to_entry(loaded, table, vend=True)
+        response = self._client._tables.get(table)
+        if not is_external_lance(response):
+            return ForeignTable(tuple(id), _format_kind(response.table_type), response.storage_location or "")
+        entry = self._client._tables.to_entry(response, table, vend=True)
         columns = {column["name"]: _format_unity_type(column) for column in entry.columns}
         return InspectedTable(
             entry.location, entry.properties, self._client._access.options(entry), columns=columns or None
@@ -346,13 +346,13 @@ class UnityInspector(Inspector):
         if len(namespace) <= self.catalog_levels:
             return [], []
         at = self._client._parse_namespace_id(namespace)
-        listed = self._client._tables.list_all(at)
+        tables = self._client._tables.list_all(at)
         others = [
             ForeignTable((*namespace, table.name), _format_kind(table.table_type), table.storage_location or "")
-            for table in listed
+            for table in tables
             if not is_external_lance(table)
         ]
-        return sorted(table.name for table in listed if is_external_lance(table)), others
+        return sorted(table.name for table in tables if is_external_lance(table)), others
 
     def expected_columns(self, table: TableRef) -> Columns:
         """Return the columns of a dataset with the types of Unity."""
@@ -398,16 +398,16 @@ def _list_iceberg_tables(tables: GenericTables, namespace: NamespaceId) -> list[
 
 def _load_iceberg_table(tables: GenericTables, table: TableId) -> ForeignTable:
     on: ErrorMap = {404: TableNotFoundError}
-    loaded = tables._warehouses.call(
+    response = tables._warehouses.call(
         table.namespace.catalog,
         lambda at: tables._rest.get(at.table_path(table), LoadedTable, query=REFS_ONLY, about=table, on=on),
     )
-    return _to_foreign_table(table.parts, loaded)
+    return _to_foreign_table(table.parts, response)
 
 
-def _to_foreign_table(id: Id, loaded: LoadedTable) -> ForeignTable:
-    is_guarded = (loaded.metadata.properties or {}).get(GC_ENABLED, "").lower() == "false"
-    return ForeignTable(tuple(id), ICEBERG_TABLE, loaded.metadata.location or "", is_guarded)
+def _to_foreign_table(id: Id, response: LoadedTable) -> ForeignTable:
+    is_guarded = (response.metadata.properties or {}).get(GC_ENABLED, "").lower() == "false"
+    return ForeignTable(tuple(id), ICEBERG_TABLE, response.metadata.location or "", is_guarded)
 
 
 def _latest_versions(head: TableHead) -> dict[str | None, int]:

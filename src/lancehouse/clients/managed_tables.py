@@ -96,13 +96,13 @@ class ManagedTables:
         if snapshot is None:
             raise TableVersionNotFoundError(f"{table} has no version {version if version is not None else 'yet'}")
         if version is not None:
-            files, final = self._versions.store_of(table, head), manifest_path(branch, snapshot)
-            staged = snapshot.summary.get(STAGED)
-            is_in_place = files.exists(final)
+            files, final_path = self._versions.store_of(table, head), manifest_path(branch, snapshot)
+            staged_path = snapshot.summary.get(STAGED)
+            is_in_place = files.exists(final_path)
             # The next version was made of this one, so that what is at its path was accepted.
             if is_in_place and head.find_ref(branch or MAIN) != snapshot.snapshot_id:
                 return _to_table_version(head, branch, snapshot)
-            if not is_in_place and (staged is None or not files.exists(staged)):
+            if not is_in_place and (staged_path is None or not files.exists(staged_path)):
                 raise TableVersionNotFoundError(f"{table} has no version {version}: it was cleaned up")
         return self._publish_version(table, head, branch, snapshot)
 
@@ -134,28 +134,29 @@ class ManagedTables:
             head_id = head.find_ref(branch)
         if head_id is not None:
             return [self._publish_version(table, head, branch, head.snapshots[head_id])]
-        if branch is None and (stored := find_latest_version(self._versions.storage_ref(head))) is not None:
+        if branch is None and (stored_version := find_latest_version(self._versions.storage_ref(head))) is not None:
             # The first version may have been committed and published after the head was loaded: only a head that was
             # loaded after storage was read proves that the catalog does not know it.
-            reloaded = self._versions.find_head(table, all_snapshots=False)
-            if reloaded is None or reloaded.find_ref(MAIN) is None:
-                raise unknown_version_error(table, stored)
-            return self._list_latest(table, reloaded, branch)
+            newer_head = self._versions.find_head(table, all_snapshots=False)
+            if newer_head is None or newer_head.find_ref(MAIN) is None:
+                raise unknown_version_error(table, stored_version)
+            return self._list_latest(table, newer_head, branch)
         return []
 
     def _list_versions(self, table: TableId, head: TableHead, branch: str | None) -> dict[int, TableVersion]:
         """Return the accepted versions that still exist, and those from before the catalog managed the table."""
-        accepted, stored = head.snapshots_by_version(branch), list_manifests(self._versions.storage_ref(head, branch))
-        oldest, newest = min(accepted, default=0), max(stored, default=0)
+        accepted = head.snapshots_by_version(branch)
+        manifests = list_manifests(self._versions.storage_ref(head, branch))
+        oldest, newest = min(accepted, default=0), max(manifests, default=0)
         versions = {
             version: _to_table_version(head, branch, _unmanaged_snapshot(branch, version, file))
-            for version, file in stored.items()
+            for version, file in manifests.items()
             if version < oldest
         }
         # Accepted versions that storage lacks were cleaned up, unless they are newer than all that it has: those are
         # accepted but not yet published.
         for version, snapshot in accepted.items():
-            if version in stored:
+            if version in manifests:
                 versions[version] = _to_table_version(head, branch, snapshot)
             elif version > newest:
                 versions[version] = self._publish_version(table, head, branch, snapshot)
@@ -178,8 +179,10 @@ class ManagedTables:
     def _is_out_of_sync(self, table: TableId) -> bool:
         """Return whether versions were removed since the last check, or the catalog lacks a tag or has it elsewhere."""
         head = self._versions.cached_head(table)
-        stored = list_manifests(self._versions.storage_ref(head))
-        retained = (min(stored, default=0), len(stored) - max(stored, default=0))
+        manifests = list_manifests(self._versions.storage_ref(head))
+        # Versions are numbered without gaps: while the oldest is 1 and there are as many as the latest one's number,
+        # none was removed, and the catalog need not be asked.
+        retained = (min(manifests, default=0), len(manifests) - max(manifests, default=0))
         has_changed = self._last_retained.get(table) != retained and retained != NOTHING_REMOVED
         self._last_retained.put(table, retained)
         if has_changed or head.is_lance_aware:
@@ -196,11 +199,11 @@ class ManagedTables:
         if head is None:
             return False
         self._publish_latest(table, head, branch)
-        stored = find_latest_version(self._versions.storage_ref(head, branch))
-        if stored != head.latest_version(branch):
+        stored_version = find_latest_version(self._versions.storage_ref(head, branch))
+        if stored_version != head.latest_version(branch):
             at = self._reload_head(table).latest_version(branch)  # another writer may have committed in between
-            if (stored or 0) > (at or 0):
-                raise _version_mismatch_error(table, branch, at, stored)
+            if (stored_version or 0) > (at or 0):
+                raise _version_mismatch_error(table, branch, at, stored_version)
         return True
 
     def _reload_head(self, table: TableId) -> TableHead:
@@ -264,12 +267,12 @@ class ManagedTables:
     def _snapshot_removals(self, head: TableHead, deleted_branch: str | None) -> list[Json]:
         """Return updates that remove the snapshots of versions that storage no longer has."""
         referenced_ids = {ref.snapshot_id for name, ref in head.table.metadata.refs.items() if name != deleted_branch}
-        stored = list_manifests(self._versions.storage_ref(head))
+        manifests = list_manifests(self._versions.storage_ref(head))
         current = head.find_ref(MAIN) or 0
         removed_ids = [
             version
             for version in head.snapshots_by_version(None)
-            if version < current and version not in stored and version not in referenced_ids
+            if version < current and version not in manifests and version not in referenced_ids
         ]
         if deleted_branch in head.branches:
             removed_ids += [
@@ -289,18 +292,20 @@ class ManagedTables:
         if is_managed:
             for branch in (None, *head.branches):
                 self._publish_latest(table, head, branch)
-        stored = self._stored_versions(head)
+        stored_versions = self._stored_versions(head)
         if manager == STORAGE and not is_managed:
-            return stored.get(None)
-        ahead = {branch: version for branch, version in stored.items() if version != head.latest_version(branch)}
+            return stored_versions.get(None)
+        ahead = {
+            branch: version for branch, version in stored_versions.items() if version != head.latest_version(branch)
+        }
         if is_managed or not head.is_lance_aware:
-            self._check_agreement(table, head, stored, may_adopt=manager == IMPL and (adopt or not is_managed))
+            self._check_agreement(table, head, stored_versions, may_adopt=manager == IMPL and (adopt or not is_managed))
         updates = _property_updates(head, manager)
         if manager == IMPL:
             updates += self._adoption_updates(table, head, ahead)
         if updates:
             self._versions.commit_updates(table, head, updates, (MAIN, *(branch for branch in ahead if branch)))
-        return stored.get(None)
+        return stored_versions.get(None)
 
     def accept_first(self, table: TableId) -> bool:
         """Accept a first version that was written without the catalog, see `IcebergNamespace.accept_first`."""
@@ -315,7 +320,7 @@ class ManagedTables:
         return True
 
     def _check_agreement(
-        self, table: TableId, head: TableHead, stored: Mapping[str | None, int], *, may_adopt: bool
+        self, table: TableId, head: TableHead, stored_versions: Mapping[str | None, int], *, may_adopt: bool
     ) -> None:
         """Check that catalog and storage are at the same versions, or storage at later ones if `may_adopt`.
 
@@ -323,8 +328,8 @@ class ManagedTables:
             InvalidTableStateError: they are not.
         """
         is_managed = managed_by(head.entry.properties) == IMPL
-        for branch in dict.fromkeys((None, *stored)):
-            at, version = head.latest_version(branch), stored.get(branch)
+        for branch in dict.fromkeys((None, *stored_versions)):
+            at, version = head.latest_version(branch), stored_versions.get(branch)
             agrees = version == at or (may_adopt and (version or 0) > (at or 0)) or (at is None and not is_managed)
             if not agrees:
                 raise _version_mismatch_error(table, branch, at, version)
@@ -354,13 +359,13 @@ class ManagedTables:
             at = head.latest_version(branch)
             first = version if at is None else at + 1
             files = list_manifests(self._versions.storage_ref(head, branch))
-            adopted = [
-                _read_published_version(table, branch, file, store) for each, file in files.items() if each >= first
+            new_versions = [
+                _read_published_version(table, branch, file, store) for number, file in files.items() if number >= first
             ]
             if branch is None:
-                updates += schema_updates(head, adopted[-1].manifest.schema())
-            updates += snapshot_updates(head, branch or MAIN, head.find_ref(branch or MAIN), adopted, sequence)
-            sequence = max(sequence + len(adopted), version if branch is None else 0)
+                updates += schema_updates(head, new_versions[-1].manifest.schema())
+            updates += snapshot_updates(head, branch or MAIN, head.find_ref(branch or MAIN), new_versions, sequence)
+            sequence = max(sequence + len(new_versions), version if branch is None else 0)
         return updates
 
 
@@ -380,9 +385,9 @@ def _read_published_version(table: TableId, branch: str | None, file: str, store
 
 
 def _version_mismatch_error(
-    table: TableId, branch: str | None, at: int | None, stored: int | None
+    table: TableId, branch: str | None, at: int | None, stored_version: int | None
 ) -> InvalidTableStateError:
-    if (stored or 0) > (at or 0):
+    if (stored_version or 0) > (at or 0):
         remedy = (
             "writers bypassed the catalog; stop them, then `lancehouse table manage --by impl --adopt` accepts what "
             "they wrote"
@@ -390,7 +395,9 @@ def _version_mismatch_error(
     else:
         remedy = f"the manifest of version {at} is gone; restore it from a backup"
     of = f" of branch {branch}" if branch else ""
-    descriptions = [f"no version{of}" if version is None else f"version {version}{of}" for version in (at, stored)]
+    descriptions = [
+        f"no version{of}" if version is None else f"version {version}{of}" for version in (at, stored_version)
+    ]
     return InvalidTableStateError(
         f"{table}: the catalog has {descriptions[0]}, storage has {descriptions[1]}: {remedy}"
     )

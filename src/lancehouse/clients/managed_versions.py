@@ -69,8 +69,6 @@ REFUSALS = 100
 """Number of refused commits, and of commits in doubt, that a client remembers."""
 LOOKED_S = 10.0
 """Seconds after a look at the final path of a version within which it is published by one write."""
-DESCRIBED_S = 1.0
-"""Seconds within which a description of a table serves the request for its latest version that follows."""
 SYNC_EVERY = 20
 """A commit whose version is a multiple of this checks whether versions were cleaned up or tags created in storage."""
 
@@ -106,7 +104,11 @@ class StagedVersion:
         return snapshot_id(self.branch, self.manifest.version)
 
     def to_table_version(self) -> TableVersion:
-        """Convert to the interface's model of a version."""
+        """Convert to the interface's model of a version.
+
+        Its path is the final one, also before the manifest is there. If pylance were given the staged path, it would
+        publish the manifest itself, leave the staged file behind, and log a warning each time the table is opened.
+        """
         return TableVersion(
             version=self.manifest.version,
             manifest_path=f"{self.root}/{self.final_path}",
@@ -198,10 +200,10 @@ class TableHead:
 
     def snapshots_by_version(self, branch: str | None) -> dict[int, Snapshot]:
         """Return the snapshots of a branch by version number."""
-        numbered = (
+        pairs = (
             (version_of_snapshot(branch, snapshot.snapshot_id), snapshot) for snapshot in self.table.metadata.snapshots
         )
-        return {version: snapshot for version, snapshot in numbered if version is not None}
+        return {version: snapshot for version, snapshot in pairs if version is not None}
 
     def parent_snapshot_id(self, first: StagedVersion) -> int | None:
         """Return the snapshot that a branch must be at for a version to come next.
@@ -225,6 +227,7 @@ class TableHead:
                 refs[update["ref-name"]] = SnapshotRef(snapshot_id=update["snapshot-id"], type=update["type"])
             else:
                 return None
+        # As in the response for `snapshots=refs`: a cached head does not grow with each commit.
         referenced_ids = {ref.snapshot_id for ref in refs.values()}
         new_metadata = {
             "snapshots": [snapshot for snapshot in snapshots if snapshot.snapshot_id in referenced_ids],
@@ -250,10 +253,9 @@ class ManagedVersions:
         self._published: BoundedCache[tuple[str, str], None] = BoundedCache(CACHE_SIZE)
         self._absent: BoundedCache[str, float] = BoundedCache(REFUSALS)
         """When nothing was at the final path of a version, by the path where it is staged, which is unique."""
-        self._described: BoundedCache[TableId, tuple[float, int, TableHead]] = BoundedCache(REFUSALS)
-        """Heads of tables that were just described: since when, and the table's last change until then."""
         self._refusals: BoundedCache[tuple[TableId, int], tuple[int, LanceNamespaceError]] = BoundedCache(REFUSALS)
-        self._doubtful_commits: BoundedCache[tuple[TableId, int], int] = BoundedCache(REFUSALS)
+        self._doubtful_commits: BoundedCache[tuple[TableId, int], tuple[int, str]] = BoundedCache(REFUSALS)
+        """When a commit came in doubt, and where its manifest is staged."""
         # A logical clock that orders refusals, commits in doubt, and the marks that callers take before a write.
         self._ticks = count(1)
 
@@ -285,25 +287,25 @@ class ManagedVersions:
 
     def _read_staged_manifest(self, table: TableId, request: VersionRequest, keep_in: str | None) -> StagedVersion:
         branch, files = normalize_branch(request.branch), self.manifest_store(table)
-        root, staged, final = parse_staged_path(request.manifest_path, branch, request.version)
-        data = files.find(staged) or files.find(final)
+        root, staged_path, final_path = parse_staged_path(request.manifest_path, branch, request.version)
+        data = files.find(staged_path) or files.find(final_path)
         if data is None:
             raise InvalidInputError(f"{table}: there is no manifest at {request.manifest_path}")
         manifest = Manifest.parse(data)
         if manifest.version != request.version:
-            raise InvalidInputError(f"{table}: {staged} holds version {manifest.version}, not {request.version}")
+            raise InvalidInputError(f"{table}: {staged_path} holds version {manifest.version}, not {request.version}")
         if manifest.operation is None and (transaction := files.find(transaction_path(manifest))) is not None:
             manifest = manifest.with_transaction(transaction)
         if keep_in is not None:
-            files.move(staged, f"{keep_in}/{final}")
-            staged = f"{keep_in}/{final}"
+            files.move(staged_path, f"{keep_in}/{final_path}")
+            staged_path = f"{keep_in}/{final_path}"
         return StagedVersion(
             table,
             branch,
             manifest,
             root,
-            staged,
-            final,
+            staged_path,
+            final_path,
             len(data),
             request.e_tag,
             request.metadata,
@@ -331,7 +333,8 @@ class ManagedVersions:
             self._commit_with_retries(versions)
         except CommitStateUnknownError:
             for version in versions:
-                self._doubtful_commits.put((version.table, version.manifest.version), next(self._ticks))
+                state = (next(self._ticks), version.staged_path)
+                self._doubtful_commits.put((version.table, version.manifest.version), state)
             raise
         except LanceNamespaceError as error:
             self._discard_refused(versions, error)
@@ -368,16 +371,18 @@ class ManagedVersions:
             if version.branch is None and version.manifest.version % SYNC_EVERY == 0:
                 self.after_publish(version.table)
 
-    def _publish_manifest(self, files: ManifestStore, staged: str, final: str, data: bytes | None = None) -> bool:
+    def _publish_manifest(
+        self, files: ManifestStore, staged_path: str, final_path: str, data: bytes | None = None
+    ) -> bool:
         """Move a staged manifest to its final path; return False if this client has seen it there before."""
-        if (files.location, staged) in self._published:
+        if (files.location, staged_path) in self._published:
             return False
         # A transaction may stage several versions of a table, of which the catalog's ref names the last: publish the
         # earlier ones first.
-        if staged.startswith(STAGING) and files.exists(previous_manifest(staged)):
-            self._publish_manifest(files, previous_manifest(staged), previous_manifest(final))
-        files.publish(staged, final, data)
-        self._published.put((files.location, staged), None)
+        if staged_path.startswith(STAGING) and files.exists(previous_manifest(staged_path)):
+            self._publish_manifest(files, previous_manifest(staged_path), previous_manifest(final_path))
+        files.publish(staged_path, final_path, data)
+        self._published.put((files.location, staged_path), None)
         return True
 
     def _note_published(self, table: TableId, head: TableHead | None, branch: str | None, snapshot_id: int) -> None:
@@ -385,9 +390,9 @@ class ManagedVersions:
         snapshot = head.snapshots.get(snapshot_id) if head is not None and head.is_lance_aware else None
         if head is None or branch is not None or snapshot is None or head.find_ref(MAIN) != snapshot_id:
             return
-        staged = snapshot.summary.get(STAGED)
-        if staged and locations.local_folder(head.entry.location) is None:
-            self._tables.note_published(table, f"{head.table.metadata.table_uuid}/{snapshot_id}/{staged}")
+        staged_path = snapshot.summary.get(STAGED)
+        if staged_path and locations.local_folder(head.entry.location) is None:
+            self._tables.note_published(table, f"{head.table.metadata.table_uuid}/{snapshot_id}/{staged_path}")
 
     # How a commit is made
 
@@ -404,14 +409,15 @@ class ManagedVersions:
             if len(present) == len(versions):
                 return
             raise ConcurrentModificationError(
-                f"{present[0].table}: its version was accepted before, without the others"
+                f"{present[0].table}: its version was accepted before, without those of the other tables"
             )
+        # Nothing is there yet: `publish` may write the manifest without another look, if the catalog answers soon.
         for version in versions:
             self._absent.put(version.staged_path, time.monotonic())
-        if (missed := self._find_missed_conflict(versions)) is not None:
+        if (conflict := self._find_missed_conflict(versions)) is not None:
             if self._is_committed(versions):
                 return  # a repeated request
-            raise missed
+            raise conflict
         for attempt in range(ATTEMPTS):
             was_cached = attempt < ATTEMPTS - 1 and all(table in self.heads for table in tables)
             try:
@@ -447,7 +453,7 @@ class ManagedVersions:
         """Return an error if a version may undo changes that Lance could not see, because they are cleaned up."""
         for version in versions:
             line = (version.table, version.branch)
-            own = {each.manifest.version for each in versions if (each.table, each.branch) == line}
+            own = {other.manifest.version for other in versions if (other.table, other.branch) == line}
             files = self._manifest_store_of(version)
             if (why := find_missed_conflict(files, version.manifest, version.final_path, own)) is not None:
                 return ConcurrentModificationError(
@@ -503,11 +509,13 @@ class ManagedVersions:
             logger.warning("the server accepted a transaction, but cannot be reached to confirm it: %s", error)
             return
         if is_committed is None:
-            raise CommitStateUnknownError("the server said yes to a transaction, and shows none of it")
+            raise CommitStateUnknownError(
+                "the server reported success for a transaction, but shows none of its versions"
+            )
         if not is_committed:
             tables = ", ".join(dict.fromkeys(str(version.table) for version in versions))
             raise ConcurrentModificationError(
-                f"{tables}: the server said yes to a transaction, but other versions were accepted before"
+                f"{tables}: the server reported success for a transaction, but had accepted other versions before"
             )
 
     def _is_committed(self, versions: Sequence[StagedVersion]) -> bool | None:
@@ -518,12 +526,15 @@ class ManagedVersions:
             CommitStateUnknownError: it has accepted the versions of one table and not those of another.
         """
         branches: dict[tuple[TableId, str | None], list[StagedVersion]] = {}
-        for each in versions:
-            branches.setdefault((each.table, each.branch), []).append(each)
-        states = {line: self._is_branch_committed(staged[0], staged[-1]) for line, staged in branches.items()}
+        for version in versions:
+            branches.setdefault((version.table, version.branch), []).append(version)
+        states = {
+            line: self._is_branch_committed(branch_versions[0], branch_versions[-1])
+            for line, branch_versions in branches.items()
+        }
         if True in states.values() and not all(states.values()):
             committed, others = (
-                {str(table) for (table, _), each in states.items() if bool(each) is yes} for yes in (True, False)
+                {str(table) for (table, _), state in states.items() if bool(state) is yes} for yes in (True, False)
             )
             raise CommitStateUnknownError(
                 "the server has made half of a transaction, which it should not: "
@@ -552,10 +563,15 @@ class ManagedVersions:
         """Remove the staged manifests of a refused commit, and remember the reason, which pylance does not pass on."""
         for version in versions:
             self._remember_refusal(version.table, version.manifest.version, error)
+            _, doubtful_path = self._doubtful_commits.get((version.table, version.manifest.version)) or (0, None)
+            if version.staged_path == doubtful_path:
+                continue  # an earlier request for the same manifest may have been accepted
             try:
                 self._manifest_store_of(version).discard(version.staged_path)
-            except LanceNamespaceError as left:
-                logger.warning("%s: cannot delete the staged manifest %s: %s", version.table, version.staged_path, left)
+            except LanceNamespaceError as failure:
+                logger.warning(
+                    "%s: cannot delete the staged manifest %s: %s", version.table, version.staged_path, failure
+                )
 
     def _remember_refusal(self, table: TableId, version: int, error: LanceNamespaceError) -> None:
         self._refusals.put((table, version), (next(self._ticks), error))
@@ -567,7 +583,7 @@ class ManagedVersions:
     def commit_refusal(self, table: TableId, version: int, since: int) -> LanceNamespaceError | None:
         """Return why a version was refused, see `IcebergNamespace.commit_refusal`."""
         refused_at, error = self._refusals.get((table, version)) or (0, None)
-        in_doubt_at = self._doubtful_commits.get((table, version)) or 0
+        in_doubt_at, _ = self._doubtful_commits.get((table, version)) or (0, None)
         return None if refused_at < since or in_doubt_at > since else error
 
     def require_transactions(self, table: TableId) -> None:
@@ -581,18 +597,10 @@ class ManagedVersions:
 
     # Heads: tables as the catalog has them
 
-    def keep_described(self, table: TableId, entry: Entry, loaded: VersionedTable) -> None:
-        """Keep the head of a managed table that was loaded to be described: Lance asks for its version next."""
-        head = TableHead(entry, loaded, self._access.merge(entry.properties, entry.vended))
-        change = self._tables.last_change(table)
-        self._described.put(table, (time.monotonic(), change, self.heads.put(table, head)))
-
     def take_described(self, table: TableId) -> TableHead | None:
-        """Return the head of a table that this client has just described, once; None if that is a while ago."""
-        described_at, change, head = self._described.get(table) or (0.0, 0, None)
-        self._described.forget(table)
-        is_current = change == self._tables.last_change(table)
-        return head if is_current and time.monotonic() - described_at < DESCRIBED_S else None
+        """Return the head of a managed table that this client has just described, once; None if that is a while ago."""
+        described = self._tables.take_described(table)
+        return None if described is None else self.heads.put(table, self._to_head(*described))
 
     def find_head(self, table: TableId, *, all_snapshots: bool) -> TableHead | None:
         """Load the table's head from the catalog and cache it; return None if its versions are managed by storage."""
@@ -604,8 +612,10 @@ class ManagedVersions:
 
     def load_head(self, table: TableId, *, all_snapshots: bool) -> TableHead:
         """Load the table's head from the catalog, whoever manages its versions."""
-        entry, loaded = self._tables.load_versions(table, all_snapshots=all_snapshots, vend=self._access.vends)
-        return TableHead(entry, loaded, self._access.merge(entry.properties, entry.vended))
+        return self._to_head(*self._tables.load_versions(table, all_snapshots=all_snapshots, vend=self._access.vends))
+
+    def _to_head(self, entry: Entry, table: VersionedTable) -> TableHead:
+        return TableHead(entry, table, self._access.merge(entry.properties, entry.vended))
 
     def cached_head(self, table: TableId) -> TableHead:
         """Return the table's cached head, or load it. It may be out of date: the catalog checks every commit.
@@ -631,7 +641,7 @@ class ManagedVersions:
         self._note_changes(tables)
 
     def _note_changes(self, tables: Iterable[TableId]) -> None:
-        """Let no description from before a change serve after it, those neither that are on their way here."""
+        """Discard what was loaded of tables before a change, including responses that are still on their way."""
         for table in tables:
             self._tables.note_change(table)
 
@@ -662,10 +672,10 @@ class ManagedVersions:
         self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot, *, trusts_catalog: bool = True
     ) -> None:
         """Publish the manifest of an accepted version, unless that is done, as the catalog may know."""
-        staged = snapshot.summary.get(STAGED)
-        if not staged or (trusts_catalog and head.is_published(branch, snapshot)):
+        staged_path = snapshot.summary.get(STAGED)
+        if not staged_path or (trusts_catalog and head.is_published(branch, snapshot)):
             return
-        if self._publish_manifest(self.store_of(table, head), staged, manifest_path(branch, snapshot)):
+        if self._publish_manifest(self.store_of(table, head), staged_path, manifest_path(branch, snapshot)):
             self._note_published(table, head, branch, snapshot.snapshot_id)
 
     # Changes to an entry other than new versions
@@ -682,7 +692,7 @@ class ManagedVersions:
         try:
             self._tables.commit([table], [change], lambda: self._has_updates(table, updates))
         finally:
-            self.heads.forget(table)
+            self.forget_heads([table])
 
     def _has_updates(self, table: TableId, updates: Sequence[Json]) -> bool | None:
         """Return True if all updates are visible in the entry, else None: they may still be made."""
@@ -720,6 +730,7 @@ def snapshot_updates(
     """Return updates that add versions of one branch after a parent snapshot and move the branch to the last one."""
     updates: list[Json] = []
     for version in versions:
+        # Iceberg wants each sequence number above all earlier ones of the table, those of other branches included.
         sequence = max(sequence + 1, version.manifest.version if ref == MAIN else 0)
         updates.append({"action": "add-snapshot", "snapshot": _to_snapshot(version, head, parent, sequence)})
         parent = version.snapshot_id

@@ -93,16 +93,13 @@ class CallOutcome:
     state: CallState
     reply: Reply | None = None
     error: LanceNamespaceError | None = None
+    is_unreadable: bool = False
+    """Whether a response arrived that cannot be interpreted: the server may have done what was asked."""
 
     @property
     def status(self) -> int:
         """HTTP status; 0 if there was no response."""
         return self.reply.status if self.reply else 0
-
-    @property
-    def is_unreadable(self) -> bool:
-        """Whether a response arrived that cannot be interpreted."""
-        return self.state is CallState.REFUSED and self.reply is None
 
     def result(self) -> Reply:
         """Return the response, or raise the error."""
@@ -231,12 +228,12 @@ class Rest:
                 try:
                     return parse_reply(outcome.result(), model, about)
                 except InternalError as error:
-                    outcome = CallOutcome(CallState.REFUSED, error=error)
+                    outcome = CallOutcome(CallState.REFUSED, error=error, is_unreadable=True)
             # Once in doubt, always in doubt: a later "already exists" may be about the object that the lost attempt
             # created.
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
-            if in_doubt and (created := lookup()) is not None:
-                return created
+            if in_doubt and (existing := lookup()) is not None:
+                return existing
             if outcome.state is CallState.REFUSED:
                 break
         return parse_reply(outcome.result(), model, about)  # raises
@@ -344,15 +341,28 @@ class Rest:
         """Send a request once; a second time if its token was refused and there is a newer one."""
         try:
             signature = self._auth.sign(method, url, data)
-            reply = self._send(method, url, {**headers, **signature}, data)
-            if reply.status in REFUSED and self._auth.renew(signature):
-                reply = self._send(method, url, {**headers, **self._auth.sign(method, url, data)}, data)
+            outcome = self._send_once(method, url, data, {**headers, **signature}, about, on)
+            if outcome.status in REFUSED and self._auth.renew(signature):
+                signature = self._auth.sign(method, url, data)
+                outcome = self._send_once(method, url, data, {**headers, **signature}, about, on)
+        except LanceNamespaceError as error:
+            # There is no token, so the server did nothing. An earlier attempt of the same call may be in doubt all the
+            # same, and its caller has to look it up: an exception would pass for a refusal of the whole call, after
+            # which staged manifests are deleted.
+            return CallOutcome(CallState.REFUSED, error=error)
+        return outcome
+
+    def _send_once(
+        self, method: str, url: str, data: bytes | None, headers: Headers, about: object, on: ErrorMap
+    ) -> CallOutcome:
+        try:
+            reply = self._send(method, url, headers, data)
         except UnreachableError as error:
             return CallOutcome(CallState.NOT_HANDLED, error=_prefix_error(about, error))
         except ResponseLostError as error:
             return CallOutcome(CallState.UNKNOWN, error=_prefix_error(about, error))
         except UnreadableResponseError as error:
-            return CallOutcome(CallState.REFUSED, error=_prefix_error(about, error))
+            return CallOutcome(CallState.REFUSED, error=_prefix_error(about, error), is_unreadable=True)
         if reply.status < 300 or (reply.status == 304 and "If-None-Match" in headers):
             return CallOutcome(CallState.DONE, reply)
         return CallOutcome(
@@ -396,6 +406,7 @@ class Rest:
                 if not self._wait_before_retry(attempt, CallOutcome(CallState.UNKNOWN)):
                     raise _prefix_error(about, error) from error
                 continue
+            # Some token endpoints refuse with status 200 and an error of OAuth2 in the body.
             is_refused = reply.status >= 300 or _parse_error(reply)[0]
             if not is_refused:
                 return parse_reply(reply, Token, about)
@@ -436,9 +447,9 @@ def _conflict_error(about: object, outcome: CallOutcome) -> LanceNamespaceError:
 
 
 def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceError:
-    prefixed = type(error)(f"{about}: {error}")
-    prefixed.__cause__ = error.__cause__
-    return prefixed
+    new_error = type(error)(f"{about}: {error}")
+    new_error.__cause__ = error.__cause__
+    return new_error
 
 
 def _parse_error(reply: Reply) -> tuple[str, str]:
@@ -517,6 +528,7 @@ class ClientCredentials(RequestSigner):
         self._token_uri = token_uri
         self._fetch = fetch
         self._token_flight: SingleFlight[None] = SingleFlight()
+        # A token that the user gave does not say how long it lives: it is used until the server refuses it.
         self._renew_at = float("inf") if settings.auth_token else 0.0
 
     def sign(self, method: str, url: str, body: bytes | None) -> Headers:

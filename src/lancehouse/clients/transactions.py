@@ -103,19 +103,20 @@ class Transaction(TableOperations):
             CommitStateUnknownError: the catalog could not be asked what became of the commit; what was staged stays.
         """
         self._require_open()
-        staged = [version for line in self._staged_by_branch.values() for version in line]
+        versions = [version for line in self._staged_by_branch.values() for version in line]
+        # A commit that fails must not be sent again from here: what was staged is removed, or its state is unknown.
         self._is_open = False
-        if not staged:
+        if not versions:
             return
         try:
-            self._versions.commit(staged)
+            self._versions.commit(versions)
         except CommitStateUnknownError:
             raise
         except LanceNamespaceError as error:
             self._discard_staged_after(error)
             raise
         try:
-            self._versions.publish(staged)
+            self._versions.publish(versions)
         except LanceNamespaceError as error:  # the commit is made: the next reader publishes the manifests
             logger.warning(
                 "the manifests of %s are committed but not published; the next reader publishes them: %s",
@@ -227,11 +228,11 @@ class Transaction(TableOperations):
             previous = list_manifests(TableRef(location, options, branch=branch)).get(first - 1)
             retained = Manifest.parse(store.read(previous)).files(location, options) if previous else set()
             for version in versions:
-                needed = version.manifest.files(location, options)
+                files = version.manifest.files(location, options)
                 if version.manifest.operation in (None, "Restore"):  # may refer to files of any older version
-                    retained |= needed - {transaction_path(version.manifest)}
+                    retained |= files - {transaction_path(version.manifest)}
                 if previous or first == 1:  # else it is not known which files older versions refer to
-                    for file in needed - retained:
+                    for file in files - retained:
                         store.discard(file)
                 store.discard(version.staged_path)
 

@@ -25,6 +25,7 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
     TableNotFoundError,
 )
+from pydantic import BaseModel, ConfigDict, Field
 
 from lancehouse import locations
 from lancehouse.clients.catalog_namespace import (
@@ -44,17 +45,7 @@ from lancehouse.properties import is_lance, require_lance
 from lancehouse.schema.jsonarrow import to_jsonarrow
 from lancehouse.schema.unity import from_unity, to_unity
 from lancehouse.settings import AUTO, ClientSettings
-from lancehouse.wire.unity import (
-    CreateSchema,
-    CredentialsRequest,
-    ListedTable,
-    SchemaPage,
-    TemporaryCredentials,
-    UnityCreateTable,
-    UnitySchema,
-    UnityTable,
-    UnityTablePage,
-)
+from lancehouse.wire.model import Paged
 
 logger = logging.getLogger(__name__)
 
@@ -221,8 +212,8 @@ class UnityTables:
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         """List the Lance tables of a schema with their entries."""
-        listed = filter(is_external_lance, self.list_all(namespace))
-        return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in listed}
+        tables = filter(is_external_lance, self.list_all(namespace))
+        return {table.name: Entry(table.storage_location or "", table.properties or {}) for table in tables}
 
     def list_all(self, namespace: NamespaceId) -> list[ListedTable]:
         """List the tables of a schema, of any kind."""
@@ -230,6 +221,7 @@ class UnityTables:
             {"catalog_name": namespace.catalog, "schema_name": namespace.levels[-1], "omit_columns": "true"}
         )
         on: ErrorMap = {404: NamespaceNotFoundError}
+        # Unity sends at most 100 tables in a page, whatever is asked for.
         pages = self._rest.list_pages("/tables", UnityTablePage, about=namespace, query=query, on=on, **PAGING)
         return [table for page in pages for table in page.tables or ()]
 
@@ -238,16 +230,18 @@ class UnityTables:
         return map_concurrently(lambda table: self._find_lance_entry(table, vend=vend), tables)
 
     def _find_lance_entry(self, table: TableId, *, vend: bool) -> Entry | None:
-        loaded = none_if_missing(lambda: self.get(table))
-        return self.to_entry(loaded, table, vend=vend) if loaded is not None and is_external_lance(loaded) else None
+        unity_table = none_if_missing(lambda: self.get(table))
+        if unity_table is None or not is_external_lance(unity_table):
+            return None
+        return self.to_entry(unity_table, table, vend=vend)
 
     def load(self, table: TableId, *, vend: bool) -> Entry:
         """Load the entry of a table; raise InvalidInputError if it is not a Lance table."""
-        loaded = self.get(table)
-        require_lance(table, loaded.properties)
-        if loaded.table_type != EXTERNAL:
-            raise InvalidInputError(f"{table} is not a Lance table: it is {loaded.table_type}, not {EXTERNAL}")
-        return self.to_entry(loaded, table, vend=vend)
+        unity_table = self.get(table)
+        require_lance(table, unity_table.properties)
+        if unity_table.table_type != EXTERNAL:
+            raise InvalidInputError(f"{table} is not a Lance table: it is {unity_table.table_type}, not {EXTERNAL}")
+        return self.to_entry(unity_table, table, vend=vend)
 
     def get(self, table: TableId) -> UnityTable:
         """Load a table of any kind."""
@@ -273,12 +267,13 @@ class UnityTables:
             existing = none_if_missing(lambda: self.get(table))
             is_ours = (
                 existing is not None
+                # A plain path comes back as `file:///…`.
                 and locations.is_same(existing.storage_location or "", location)
                 and properties.items() <= (existing.properties or {}).items()
             )
             return existing if is_ours else None
 
-        created = self._rest.create(
+        response = self._rest.create(
             "/tables",
             body,
             UnityTable,
@@ -286,7 +281,7 @@ class UnityTables:
             lookup=lookup,
             on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
         )
-        return self.to_entry(created, table, vend=vend)
+        return self.to_entry(response, table, vend=vend)
 
     def delete(self, table: TableId) -> None:
         """Delete the entry of a table; its data stays."""
@@ -296,24 +291,24 @@ class UnityTables:
         """Return a location below the client's root, or below the working directory."""
         return locations.child_location(self._settings.root or str(Path.cwd()), table.parts)
 
-    def to_entry(self, loaded: UnityTable, table: TableId, *, vend: bool) -> Entry:
+    def to_entry(self, unity_table: UnityTable, table: TableId, *, vend: bool) -> Entry:
         """Make an entry of a loaded table, with credentials if they are asked for."""
         return Entry(
-            location=loaded.storage_location or "",
-            properties=loaded.properties or {},
-            vended=self._vend_credentials(loaded, table) if vend and loaded.table_id else {},
-            columns=loaded.columns or (),
+            location=unity_table.storage_location or "",
+            properties=unity_table.properties or {},
+            vended=self._vend_credentials(unity_table, table) if vend and unity_table.table_id else {},
+            columns=unity_table.columns or (),
         )
 
-    def _vend_credentials(self, loaded: UnityTable, table: TableId) -> Mapping[str, str]:
+    def _vend_credentials(self, unity_table: UnityTable, table: TableId) -> Mapping[str, str]:
         """Request credentials to read and write a table, or only to read it; no options if the server vends none."""
         try:
             try:
-                return self._request_credentials(loaded, table, "READ_WRITE")
+                return self._request_credentials(unity_table, table, "READ_WRITE")
             except PermissionDeniedError:
                 if SECRETS & canonical_options(self._settings.storage).keys():
                     return {}  # those of the user's own may write
-                options = self._request_credentials(loaded, table, "READ")
+                options = self._request_credentials(unity_table, table, "READ")
                 return {**options, ACCESS: READ} if options else {}
         except LanceNamespaceError as error:
             if is_route_missing(error):
@@ -323,8 +318,8 @@ class UnityTables:
             logger.info("%s: the catalog vends no credentials for it: %s", table, error)
             return {}
 
-    def _request_credentials(self, loaded: UnityTable, table: TableId, operation: str) -> Mapping[str, str]:
-        body = CredentialsRequest(table_id=loaded.table_id or "", operation=operation)
+    def _request_credentials(self, unity_table: UnityTable, table: TableId, operation: str) -> Mapping[str, str]:
+        body = CredentialsRequest(table_id=unity_table.table_id or "", operation=operation)
         reply = self._rest.post("/temporary-table-credentials", body, about=table, is_done=lambda: False)
         assert reply is not None
         return to_storage_options(parse_reply(reply, TemporaryCredentials, table))
@@ -335,8 +330,8 @@ class UnityTables:
         try:
             if self._access.confinement is not None:
                 self._access.confinement.require_table(location)
-            found = table.find()
-            return None if found is None else found.schema
+            data = table.find()
+            return None if data is None else data.schema
         except LanceNamespaceError as error:
             logger.debug("cannot read %s: %s", location, error)
             return None
@@ -344,8 +339,8 @@ class UnityTables:
 
 def _split_levels(parts: Sequence[str] | None) -> list[str]:
     levels = [level for part in parts or () for level in part.split("$")]
-    if dotted := next((level for level in levels if "." in level), None):
-        raise InvalidInputError(f"a name in Unity Catalog has no period, got {dotted!r}")
+    if level_with_dot := next((level for level in levels if "." in level), None):
+        raise InvalidInputError(f"a name in Unity Catalog has no period, got {level_with_dot!r}")
     return levels
 
 
@@ -374,19 +369,120 @@ def is_external_lance(table: ListedTable) -> bool:
     return table.table_type == EXTERNAL and is_lance(table.properties)
 
 
-def to_storage_options(vended: TemporaryCredentials) -> dict[str, str]:
+def to_storage_options(credentials: TemporaryCredentials) -> dict[str, str]:
     """Return Unity's temporary credentials as storage options."""
     options: dict[str, str] = {}
-    if aws := vended.aws_temp_credentials:
+    if aws := credentials.aws_temp_credentials:
         options |= {
             "aws_access_key_id": aws.access_key_id,
             "aws_secret_access_key": aws.secret_access_key,
             "aws_session_token": aws.session_token,
         }
-    if azure := vended.azure_user_delegation_sas:
+    if azure := credentials.azure_user_delegation_sas:
         options["azure_storage_sas_token"] = azure.sas_token
-    if gcp := vended.gcp_oauth_token:
+    if gcp := credentials.gcp_oauth_token:
         options["google_storage_token"] = gcp.oauth_token
-    if options and vended.expiration_time is not None:
-        options[EXPIRES] = str(vended.expiration_time)
+    if options and credentials.expiration_time is not None:
+        options[EXPIRES] = str(credentials.expiration_time)
     return options
+
+
+# Requests and responses of the server
+
+
+class UnityModel(BaseModel):
+    """JSON of Unity Catalog: names in snake_case, unknown keys ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class CreateSchema(UnityModel):
+    """Request that creates a schema."""
+
+    name: str
+    catalog_name: str
+    properties: dict[str, str] | None = None
+
+
+class UnitySchema(UnityModel):
+    """A schema of a catalog."""
+
+    name: str
+    properties: dict[str, str] | None = None
+
+
+class SchemaPage(Paged, UnityModel):
+    """One page of schemas."""
+
+    schemas: list[UnitySchema] | None = None
+
+
+class UnityCreateTable(UnityModel):
+    """Request that creates a table."""
+
+    name: str
+    catalog_name: str
+    schema_name: str
+    table_type: str
+    data_source_format: str
+    columns: list[dict[str, Any]]
+    storage_location: str
+    properties: dict[str, str]
+
+
+class ListedTable(UnityModel):
+    """A table as a listing returns it; its columns are ignored."""
+
+    name: str
+    table_type: str | None = None
+    storage_location: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class UnityTable(ListedTable):
+    """A table of a schema. Columns stay JSON, because servers add keys to them."""
+
+    columns: list[dict[str, Any]] | None = None
+    table_id: str | None = None
+
+
+class UnityTablePage(Paged, UnityModel):
+    """One page of tables."""
+
+    tables: list[ListedTable] | None = None
+
+
+class CredentialsRequest(UnityModel):
+    """Request for temporary credentials for a table's storage."""
+
+    table_id: str
+    operation: str
+
+
+class AwsCredentials(UnityModel):
+    """Temporary credentials for S3."""
+
+    access_key_id: str = Field(repr=False)
+    secret_access_key: str = Field(repr=False)
+    session_token: str = Field(repr=False)
+
+
+class AzureDelegation(UnityModel):
+    """Temporary credentials for Azure storage."""
+
+    sas_token: str = Field(repr=False)
+
+
+class GcpToken(UnityModel):
+    """Temporary credentials for Google Cloud Storage."""
+
+    oauth_token: str = Field(repr=False)
+
+
+class TemporaryCredentials(UnityModel):
+    """Response of `temporary-table-credentials`."""
+
+    aws_temp_credentials: AwsCredentials | None = None
+    azure_user_delegation_sas: AzureDelegation | None = None
+    gcp_oauth_token: GcpToken | None = None
+    expiration_time: int | None = None

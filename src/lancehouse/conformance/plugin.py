@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("--namespace-impl says which implementation to check")
     target = config.stash[TARGET]
     areas = {*(target.areas or AREAS), "cleanup"}
-    dropped = [item for item in checks if area_of(item) not in areas]
-    config.hook.pytest_deselected(items=dropped)
+    deselected = [item for item in checks if area_of(item) not in areas]
+    config.hook.pytest_deselected(items=deselected)
     selected = sorted((item for item in checks if area_of(item) in areas), key=lambda item: AREAS.index(area_of(item)))
     items[:] = [item for item in items if not is_check(item)] + selected
     if unknown := target.known - {name_of(item) for item in checks}:
@@ -168,6 +168,7 @@ class Collector:
         if is_over and is_check(item) and item.nodeid not in self._failed_before:
             outcome, seen = self._classify(item, report, call)
             if report.failed:
+                # Its clean-up may fail as well, which is another report: a check has one result.
                 self._failed_before.add(item.nodeid)
             self._add_result(item, outcome, seen, report.duration)
         return report

@@ -70,9 +70,10 @@ def check_reachable(target: ConformanceTarget) -> None:
 @contextmanager
 def quiet_environment() -> Iterator[None]:
     """Turn off plug-ins and options that the environment sets for pytest: the suite runs the same everywhere."""
-    changed = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
-    before = {name: os.environ.get(name) for name in (*changed, "PYTEST_CURRENT_TEST")}
-    os.environ.update(changed)
+    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
+    # pytest sets PYTEST_CURRENT_TEST and removes it, also where the suite runs within a test.
+    before = {name: os.environ.get(name) for name in (*variables, "PYTEST_CURRENT_TEST")}
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -53,13 +53,42 @@ from lancehouse.gateway.operations import BY_METHOD, Operation, RequestEncoding,
 from lancehouse.gateway.request_sql import rewrite_sql
 from lancehouse.lake.confinement import Confinement, outside_error, require_no_links
 from lancehouse.lake.errors import find_error_class, translate_errors
-from lancehouse.lake.foreign_tables import TABLE_OPERATIONS, with_storage_options
-from lancehouse.lake.foreign_tables import ForeignTables as ForeignTables
+from lancehouse.lake.foreign_tables import TABLE_OPERATIONS, ForeignTables, with_storage_options
 from lancehouse.lake.operations import TableOperations
 from lancehouse.lake.row_operations import explain_existing
 from lancehouse.locations import child_location, find_link, is_inside, local_folder, shorten
 from lancehouse.secrets import Secrets
 from lancehouse.settings import HARMLESS
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLIENTS = 256
+"""Most clients that are cached: one for each backend and token in use."""
+STORAGE = "storage."
+"""Prefix of properties that a client needs to reach the data, and must not reveal."""
+VENDING = "header.x-iceberg-access-delegation"
+"""Property by which a client always requests credentials; the gateway's callers request their own."""
+TABLE_STORAGE = "table_storage"
+"""Property that decides which storage options of a table are used.
+
+Whoever writes a table is not the gateway's operator, so by default only harmless ones are.
+"""
+ROOT_RESPONSES: Mapping[str, Any] = {
+    "namespace_exists": NamespaceExistsResponse(),
+    "describe_namespace": DescribeNamespaceResponse(properties={}),
+}
+"""Responses about a warehouse itself, which its client does not treat as a namespace."""
+WITH_STORAGE_OPTIONS = frozenset({"describe_table", "declare_table"})
+"""Operations whose responses contain storage options."""
+
+BATCHED = {"delete_table_versions": "batch_delete_table_versions"}
+"""Names of operations in a batch, where they differ from those of their methods."""
+
+Properties = Mapping[str, str]
+
+_PATH_CHARACTERS = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +114,7 @@ class BackendConfinement:
         """Refuse a table outside of the roots, unless the catalog announces its location and it is not on this machine.
 
         Raises:
-            OutsideError: it lies elsewhere, or behind a symlink.
+            OutsideConfinementError: it lies elsewhere, or behind a symlink.
         """
         remote = [place for place in announced if local_folder(place) is None]
         if not is_inside(location, (*self.roots, *remote)):
@@ -104,7 +133,7 @@ class BackendConfinement:
         """Refuse a base path that the caller may not read.
 
         Raises:
-            OutsideError: the caller may not read it.
+            OutsideConfinementError: the caller may not read it.
         """
         self._require("the table takes files from", base)
 
@@ -112,7 +141,7 @@ class BackendConfinement:
         """Refuse an external blob that the caller may not read.
 
         Raises:
-            OutsideError: the caller may not read it.
+            OutsideConfinementError: the caller may not read it.
         """
         self._require("the table has an external blob,", uri)
 
@@ -125,11 +154,6 @@ class BackendConfinement:
     @property
     def _remedy(self) -> str:
         return f"an operator may name the place in roots of backend {self.backend}"
-
-
-logger = logging.getLogger(__name__)
-
-_OF_PATHS = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 def request_ids(request: Any) -> list[list[str]]:
@@ -160,10 +184,6 @@ def request_parts(operation: Operation, request: Any) -> list[tuple[Operation, l
     return [(operation, table_id) for table_id in request_ids(request)]
 
 
-BATCHED = {"delete_table_versions": "batch_delete_table_versions"}
-"""Names of operations in a batch, where they differ from those of their methods."""
-
-
 def request_locations(request: Any) -> list[tuple[list[str], str]]:
     """Return the locations that a request chooses, each with the id of its table."""
     parts = [request]
@@ -179,7 +199,7 @@ def check_no_path(level: str) -> None:
         InvalidInputError: the name is empty, `.` or `..`, or has a slash, a backslash or a control character.
     """
     for name in (level, unquote(level)):  # Lance percent-decodes a file URI once
-        if name in ("", ".", "..") or _OF_PATHS.search(name):
+        if name in ("", ".", "..") or _PATH_CHARACTERS.search(name):
             raise InvalidInputError(
                 f"{level[:80]!r} cannot be a name here: it is empty, . or .., or has a slash, a backslash or a control"
                 " character"
@@ -197,10 +217,10 @@ def add_prefix(request: Any, prefix: Sequence[str]) -> Any:
     changes: dict[str, Any] = {}
     match request:
         case BatchCreateTableVersionsRequest():
-            changes["entries"] = [entry.model_copy(update={"id": below(entry.id)}) for entry in request.entries]
-            return request.model_copy(update=changes)
+            entries = [entry.model_copy(update={"id": below(entry.id)}) for entry in request.entries]
+            return request.model_copy(update={"entries": entries})
         case BatchCommitTablesRequest():
-            changes["operations"] = [
+            operations = [
                 operation.model_copy(
                     update={
                         name: part.model_copy(update={"id": below(part.id)})
@@ -209,7 +229,7 @@ def add_prefix(request: Any, prefix: Sequence[str]) -> Any:
                 )
                 for operation in request.operations
             ]
-            return request.model_copy(update=changes)
+            return request.model_copy(update={"operations": operations})
         case RenameTableRequest() if request.new_namespace_id is not None:
             changes["new_namespace_id"] = below(request.new_namespace_id)
         case ExplainTableQueryPlanRequest() if request.query.id:
@@ -252,8 +272,8 @@ def remove_prefix(response: Any, request: Any, prefix: Sequence[str], *, whole_i
 
 def _present_fields(operation: Any) -> dict[str, Any]:
     """Return the fields that are set in an operation of a batch or in its result; a valid one has exactly one."""
-    named = ((name, getattr(operation, name)) for name in type(operation).model_fields)
-    return {name: part for name, part in named if part is not None}
+    fields = ((name, getattr(operation, name)) for name in type(operation).model_fields)
+    return {name: part for name, part in fields if part is not None}
 
 
 def _strip_prefix(names: Sequence[str], levels: Sequence[str], delimiter: str) -> list[str]:
@@ -261,35 +281,11 @@ def _strip_prefix(names: Sequence[str], levels: Sequence[str], delimiter: str) -
     return [name.removeprefix(prefix) for name in names]
 
 
-T = TypeVar("T")
-
-CLIENTS = 256
-"""Most clients that are cached: one for each backend and token in use."""
-STORAGE = "storage."
-"""Prefix of properties that a client needs to reach the data, and must not reveal."""
-VENDING = "header.x-iceberg-access-delegation"
-"""Property by which a client always requests credentials; the gateway's callers request their own."""
-TABLE_STORAGE = "table_storage"
-"""Property that decides which storage options of a table are used.
-
-Whoever writes a table is not the gateway's operator, so by default only harmless ones are.
-"""
-ROOT_RESPONSES: Mapping[str, Any] = {
-    "namespace_exists": NamespaceExistsResponse(),
-    "describe_namespace": DescribeNamespaceResponse(properties={}),
-}
-"""Responses about a warehouse itself, which its client does not treat as a namespace."""
-TELLING = frozenset({"describe_table", "declare_table"})
-"""Operations whose responses contain storage options."""
-
-Properties = Mapping[str, str]
-
-
 class GatewayConfinement(Confinement, Protocol):
     """What may be opened on behalf of a caller of the gateway."""
 
     def for_descriptions(self) -> Confinement:
-        """Return one for tables that are described and not opened: nobody looks for links in their folders."""
+        """Return one for tables that are described and not opened: their folders are not searched for links."""
 
 
 @dataclass(frozen=True)
@@ -512,9 +508,9 @@ def run_operation(
 
 def _check_storage_options(options: Mapping[str, str]) -> None:
     """Refuse a caller's storage options that would send the gateway's credentials elsewhere."""
-    if refused := sorted(options.keys() - harmless_options(options).keys()):
+    if refused_options := sorted(options.keys() - harmless_options(options).keys()):
         raise InvalidInputError(
-            f"storage_options: {', '.join(refused)}: the gateway reaches storage by its own options; it takes"
+            f"storage_options: {', '.join(refused_options)}: the gateway reaches storage by its own options; it takes"
             f" a region, {', '.join(sorted(TUNING))}"
         )
 
@@ -554,7 +550,7 @@ def _dispatch(clients: BackendClients, call: str, request: Any) -> Any:
     if call == "declare_table" and not clients.is_ours:
         with explain_existing(clients.inner, request.id):
             return clients.outer.declare_table(request)
-    return getattr(clients.outer if call in TELLING else clients.inner, call)(request)
+    return getattr(clients.outer if call in WITH_STORAGE_OPTIONS else clients.inner, call)(request)
 
 
 def _describe_table(clients: BackendClients, request: DescribeTableRequest) -> DescribeTableResponse:

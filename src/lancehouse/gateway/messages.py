@@ -199,7 +199,7 @@ def _parse_value(name: str, kind: type, values: Sequence[str]) -> Any:
             mapping = orjson.loads(value)
         except orjson.JSONDecodeError:
             raise InvalidInputError(f"{name} in the query must be a JSON object of texts") from None
-        if not isinstance(mapping, dict) or not all(isinstance(each, str) for each in mapping.values()):
+        if not isinstance(mapping, dict) or not all(isinstance(item, str) for item in mapping.values()):
             raise InvalidInputError(f"{name} in the query must be a JSON object of texts")
         return mapping
     return value
@@ -221,7 +221,7 @@ def _base_type(annotation: Any) -> Any:
     if origin is typing.Annotated:
         return _base_type(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return _base_type(next(each for each in typing.get_args(annotation) if each is not type(None)))
+        return _base_type(next(member for member in typing.get_args(annotation) if member is not type(None)))
     return origin or annotation
 
 

@@ -198,8 +198,8 @@ def _check_vectors(query: QueryTableRequest | AnalyzeTableQueryPlanRequest) -> N
     vectors = 1 if query.vector.single_vector else len(query.vector.multi_vector or ())
     if vectors > MAX_VECTORS:
         raise InvalidInputError(f"{vectors:,} vectors are searched for at once, and {MAX_VECTORS:,} are the most")
-    found = vectors * (query.k + (query.offset or 0)) * (query.refine_factor or 1)
-    if vectors and max(found, query.ef or 0) > MAX_FOUND:
+    row_count = vectors * (query.k + (query.offset or 0)) * (query.refine_factor or 1)
+    if vectors and max(row_count, query.ef or 0) > MAX_FOUND:
         raise InvalidInputError(
             f"a search compares at most {MAX_FOUND:,} rows (k and offset, for each vector, times refine_factor; ef); "
             "without a vector, all rows can be read"
@@ -221,25 +221,26 @@ def _measure(query: FtsQuery) -> int:
     characters = count = 0
     waiting: list[tuple[Query, int]] = [(query, 0)]
     while waiting:
-        each, depth = waiting.pop()
-        count += not isinstance(each, FtsQuery)
+        part, depth = waiting.pop()
+        is_level = not isinstance(part, FtsQuery)  # that one only holds a query of one of the other kinds
+        count += is_level
         if count > MAX_QUERIES:
             raise _refuse(f"it consists of more than {MAX_QUERIES:,} queries")
         if depth > MAX_DEPTH:
             raise _refuse(f"its queries are nested more than {MAX_DEPTH} levels deep")
-        if isinstance(each, MatchQuery | PhraseQuery):
-            characters += len(each.terms)
-        if isinstance(each, MatchQuery) and (each.max_expansions or 0) > MAX_EXPANSIONS:
-            raise _refuse(f"max_expansions is {each.max_expansions:,}, and {MAX_EXPANSIONS} are the most")
-        waiting += [(part, depth + (not isinstance(each, FtsQuery))) for part in _parts(each)]
+        if isinstance(part, MatchQuery | PhraseQuery):
+            characters += len(part.terms)
+        if isinstance(part, MatchQuery) and (part.max_expansions or 0) > MAX_EXPANSIONS:
+            raise _refuse(f"max_expansions is {part.max_expansions:,}, and {MAX_EXPANSIONS} are the most")
+        waiting += [(child, depth + is_level) for child in _parts(part)]
     return characters
 
 
 def _parts(query: Query) -> Iterator[Query]:
     match query:
         case FtsQuery():
-            said = (query.match, query.phrase, query.boost, query.multi_match, query.boolean)
-            yield from (part for part in said if part is not None)
+            alternatives = (query.match, query.phrase, query.boost, query.multi_match, query.boolean)
+            yield from (part for part in alternatives if part is not None)
         case MultiMatchQuery():
             yield from query.match_queries
         case BooleanQuery():

@@ -49,12 +49,12 @@ def _describe_table(rows: Rows, request: DescribeTableRequest) -> DescribeTableR
     if request.tag is not None:
         raise PermissionDeniedError("a grant with a row filter or masks shows no tags: name a version")
     *namespace, name = request.id or [""]
-    opened = rows(request.version, request.branch)
-    schema = to_jsonarrow(opened.schema)
+    visible_rows = rows(request.version, request.branch)
+    schema = to_jsonarrow(visible_rows.schema)
     return DescribeTableResponse(
         table=name,
         namespace=namespace,
-        version=opened.dataset.version,
+        version=visible_rows.dataset.version,
         schema=schema,
         is_only_declared=False if request.check_declared else None,
     )
@@ -100,9 +100,9 @@ def describe_sql(condition: str | None, values: Mapping[str, str]) -> CallerSql:
         return CallerSql(comparisons=())
     from lancehouse.gateway.sql import Value, rewrite_value
 
-    parsed = rewrite_value(condition, "filter") if condition and condition.strip() else Value("", comparisons=())
-    named = (rewrite_value(text, name[:80]).columns for name, text in values.items())
-    return CallerSql(parsed.columns, parsed.comparisons, frozenset().union(*named))
+    value = rewrite_value(condition, "filter") if condition and condition.strip() else Value("", comparisons=())
+    column_sets = (rewrite_value(text, name[:80]).columns for name, text in values.items())
+    return CallerSql(value.columns, value.comparisons, frozenset().union(*column_sets))
 
 
 def _count_nothing(_: CountTableRowsRequest) -> Any:

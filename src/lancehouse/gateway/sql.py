@@ -8,7 +8,7 @@ nodes, and Lance gets what is written from that tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -123,6 +123,7 @@ REGEXES = frozenset(name for name in FUNCTIONS if name.startswith("regexp_"))
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _NUMBER = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# Quoted words are matched possessively, so that an opening quote without its partner causes no backtracking.
 _WORD = re.compile(r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+"|`(?:[^`]|``)*+`|\w+(?:\.\d+)?|[<>=!|:]{2}|[^\w\s]""")
 _SPELLED_AS: Mapping[TokenType, str] = {TokenType.EQ: "=", TokenType.NEQ: "!="}
 _WORDS = frozenset({"cast", "try_cast", "safe_cast", "array", "unsigned"})
@@ -215,8 +216,8 @@ def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
         if writer.words != [_format_token(word) for word in words]:
             raise _sql_error(field, "it is not SQL that can be read in one way only")
         copies = 0 if isinstance(tree, exp.Column) else size.copies
-        named = frozenset(writer.columns)
-        return Value(" ".join(writer.words), size.constant, copies, writer.operators, named, _find_comparisons(tree))
+        columns = frozenset(writer.columns)
+        return Value(" ".join(writer.words), size.constant, copies, writer.operators, columns, _find_comparisons(tree))
     finally:
         # Nodes and their parents refer to each other, so that only a garbage collection would free them, and freeing a
         # large tree at once would stop all threads. So it is taken apart, node by node.
@@ -229,7 +230,7 @@ def _parse_and_write(words: list[Token], text: str, field: str) -> Value:
 
 def _find_comparisons(tree: exp.Expr) -> tuple[Comparison, ...] | None:
     """Return what a condition compares; None if it has more than comparisons of columns with literals."""
-    found: dict[Comparison, None] = {}
+    comparisons: dict[Comparison, None] = {}
     waiting: list[Any] = [tree]
     while waiting:
         node = waiting.pop()
@@ -252,8 +253,8 @@ def _find_comparisons(tree: exp.Expr) -> tuple[Comparison, ...] | None:
         kinds = set(map(_literal_kind, literals))
         if not isinstance(node.this, exp.Column) or len(node.this.parts) != 1 or None in kinds:
             return None
-        found.update(dict.fromkeys((node.this.name, str(kind)) for kind in kinds))
-    return tuple(found)
+        comparisons.update(dict.fromkeys((node.this.name, str(kind)) for kind in kinds))
+    return tuple(comparisons)
 
 
 def _literal_kind(node: Any) -> str | None:
@@ -648,14 +649,14 @@ class _Writer:
         return size
 
     def _write_binary(self, tree: exp.Binary, depth: int) -> _Size:
-        left = self.write(tree.this, depth + 1)
+        left_size = self.write(tree.this, depth + 1)
         self.words += _BINARY[type(tree)].split()
-        right = self._write_inside(tree.expression, depth + 1)
+        right_size = self._write_inside(tree.expression, depth + 1)
         if isinstance(tree, _COMPARISONS):
             self._ranges += isinstance(tree, _RANGES)
             return _SMALL
         self._count_operator()
-        return self._check_size(left + right) if isinstance(tree, exp.DPipe) else _SMALL
+        return self._check_size(left_size + right_size) if isinstance(tree, exp.DPipe) else _SMALL
 
     def _write_chain(self, tree: exp.Connector, depth: int) -> _Size:
         """Write a chain of AND or OR iteratively, because it may have thousands of links."""
@@ -889,9 +890,8 @@ class _Writer:
         return size
 
 
-def _largest(sizes: Iterable[_Size]) -> _Size:
-    listed = list(sizes)
-    return _Size(max((size.copies for size in listed), default=0), max((size.constant for size in listed), default=0))
+def _largest(sizes: Sequence[_Size]) -> _Size:
+    return _Size(max((size.copies for size in sizes), default=0), max((size.constant for size in sizes), default=0))
 
 
 def _present_args(tree: Any) -> set[str]:

@@ -201,8 +201,8 @@ def _round_floats(array: Any, to: Any) -> Any:
 
 def _check_finite(before: Any, after: Any) -> None:
     infinite = np.isinf(after)
-    if infinite.any() and len(lost := before[infinite & np.isfinite(before)]):
-        raise pa.ArrowInvalid(f"{lost[0]} is beyond its largest number")
+    if infinite.any() and len(overflows := before[infinite & np.isfinite(before)]):
+        raise pa.ArrowInvalid(f"{overflows[0]} is beyond its largest number")
 
 
 def convert_list(array: Any, dtype: Any, convert: Convert) -> Any:
@@ -224,11 +224,11 @@ def convert_map(array: Any, dtype: Any, convert_key: Convert, convert_value: Con
         keys, values = keys[first:last], values[first:last]
     else:
         starts = np.repeat(offsets[:-1] - np.concatenate(([0], np.cumsum(lengths)))[:-1], lengths)
-        chosen = pa.array(starts + np.arange(len(starts)))
-        keys, values = keys.take(chosen), values.take(chosen)
+        indices = pa.array(starts + np.arange(len(starts)))
+        keys, values = keys.take(indices), values.take(indices)
     from_arrays: Convert = pa.MapArray.from_arrays
-    converted = convert_key(keys), convert_value(values)
-    return from_arrays(_build_offsets(lengths, dtype), *converted, type=dtype, mask=arrow_null_mask(array))
+    entries = convert_key(keys), convert_value(values)
+    return from_arrays(_build_offsets(lengths, dtype), *entries, type=dtype, mask=arrow_null_mask(array))
 
 
 def build_struct(array: Any, fields: Sequence[pa.Field[Any]], children: Sequence[Any]) -> Any:

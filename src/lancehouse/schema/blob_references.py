@@ -50,11 +50,11 @@ def is_reference(dtype: Any) -> bool:
     They are known by their fields alone: metadata of columns do not survive all of Spark's operators.
     """
     if isinstance(dtype, Mapping):
-        return dtype["type"] == "struct" and {each["name"]: each["type"] for each in dtype["fields"]} == _SPARK
+        return dtype["type"] == "struct" and {field["name"]: field["type"] for field in dtype["fields"]} == _SPARK
     if not isinstance(dtype, pa.StructType):
         return False
-    kinds = {each.name: "string" if _is_text(each.type) else str(each.type) for each in dtype}
-    return kinds == {each.name: str(each.type) for each in REFERENCE}
+    kinds = {field.name: "string" if _is_text(field.type) else str(field.type) for field in dtype}
+    return kinds == {field.name: str(field.type) for field in REFERENCE}
 
 
 def _is_text(dtype: pa.DataType) -> bool:
@@ -96,11 +96,11 @@ def find_references(fields: Iterable[Any], target: Iterable[pa.Field[Any]]) -> l
         fields: of the rows, in Arrow or in the JSON of Spark.
         target: columns of the table.
     """
-    known = {each.name: each for each in target}
+    columns = {column.name: column for column in target}
     places: list[Place] = []
-    for at, each in enumerate(fields):
-        name, dtype = (each["name"], each["type"]) if isinstance(each, Mapping) else (each.name, each.type)
-        column = known.get(name)
+    for at, field in enumerate(fields):
+        name, dtype = (field["name"], field["type"]) if isinstance(field, Mapping) else (field.name, field.type)
+        column = columns.get(name)
         if column is None:
             continue
         if is_reference(dtype):
@@ -117,16 +117,16 @@ def with_bytes(schema: pa.Schema, target: pa.Schema) -> pa.Schema:
 
 
 def _with_bytes(fields: Iterable[pa.Field[Any]], places: Sequence[Place]) -> list[pa.Field[Any]]:
-    changed: list[pa.Field[Any]] = []
+    new_fields: list[pa.Field[Any]] = []
     for at, field in enumerate(fields):
         inside = [place[1:] for place in places if place[0] == at]
         if () in inside:
-            changed.append(pa.field(field.name, pa.large_binary(), field.nullable))
+            new_fields.append(pa.field(field.name, pa.large_binary(), field.nullable))
         elif inside and isinstance(field.type, pa.StructType):
-            changed.append(field.with_type(pa.struct(_with_bytes(field.type, inside))))
+            new_fields.append(field.with_type(pa.struct(_with_bytes(field.type, inside))))
         else:
-            changed.append(field)
-    return changed
+            new_fields.append(field)
+    return new_fields
 
 
 def with_blobs(schema: pa.Schema, before: pa.Schema | None = None) -> pa.Schema:
@@ -135,15 +135,15 @@ def with_blobs(schema: pa.Schema, before: pa.Schema | None = None) -> pa.Schema:
 
 
 def _with_blobs(fields: Iterable[pa.Field[Any]], before: Iterable[pa.Field[Any]]) -> list[pa.Field[Any]]:
-    known = {each.name: each for each in before}
-    changed = []
+    old_fields = {field.name: field for field in before}
+    new_fields = []
     for field in fields:
-        old = known.get(field.name)
+        old = old_fields.get(field.name)
         if is_reference(field.type):
-            changed.append(old if old is not None and takes_references(old) else blob_field(field.name))
+            new_fields.append(old if old is not None and takes_references(old) else blob_field(field.name))
         elif isinstance(field.type, pa.StructType) and not is_blob(field):
             within = old.type if old is not None and isinstance(old.type, pa.StructType) else ()
-            changed.append(field.with_type(pa.struct(_with_blobs(field.type, within))))
+            new_fields.append(field.with_type(pa.struct(_with_blobs(field.type, within))))
         else:
-            changed.append(field)
-    return changed
+            new_fields.append(field)
+    return new_fields

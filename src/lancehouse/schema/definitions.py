@@ -67,9 +67,9 @@ class ColumnDefinition:
 
     def to_metadata(self) -> str:
         """Return the definition as JSON."""
-        given = {"function": self.function} if self.sql is None else {"sql": self.sql}
+        source = {"function": self.function} if self.sql is None else {"sql": self.sql}
         rest = {"version": self.version, "inputs": self.inputs, "digest": self.digest, "since": self.since}
-        return json.dumps({**given, **rest, "companion": self.companion})
+        return json.dumps({**source, **rest, "companion": self.companion})
 
     @classmethod
     def from_field(cls, field: pa.Field[Any]) -> Self | None:
@@ -81,11 +81,11 @@ class ColumnDefinition:
                     "digest": str(digest),
                     "since": int(since),
                     "inputs": list(inputs),
-                } as it if 0 <= since <= LARGEST:
+                } as fields if 0 <= since <= LARGEST:
                     pairs = tuple((int(number), _to_text(name)) for number, name in inputs)
-                    companion = it.get("companion") or companion_name(field.name)
-                    sql = None if it.get("sql") is None else _to_text(it["sql"])
-                    texts = (_to_text(it.get("function", "")), _to_text(version), _to_text(companion))
+                    companion = fields.get("companion") or companion_name(field.name)
+                    sql = None if fields.get("sql") is None else _to_text(fields["sql"])
+                    texts = (_to_text(fields.get("function", "")), _to_text(version), _to_text(companion))
                     return cls(texts[0], texts[1], pairs, digest, since, texts[2], sql)
         except (ValueError, TypeError, RecursionError):
             logger.warning("the definition of column %s cannot be read", field.name)
@@ -103,8 +103,8 @@ class ColumnDefinition:
     @property
     def made_by_it(self) -> str:
         """Which rows have a value, or an error, of this definition, in Lance's SQL."""
-        made, version = quote_name(self.companion), self.version.replace("'", "''")
-        return f"({made}.version = '{version}' AND {made}.at >= {self.since})"
+        companion, version = quote_name(self.companion), self.version.replace("'", "''")
+        return f"({companion}.version = '{version}' AND {companion}.at >= {self.since})"
 
     @property
     def label(self) -> str:
@@ -187,8 +187,8 @@ def require_free_names(names: Iterable[str]) -> None:
 
 def definitions(schema: pa.Schema) -> dict[str, ColumnDefinition]:
     """Return the computed columns of a schema, by name."""
-    found = ((field.name, ColumnDefinition.from_field(field)) for field in schema)
-    return {name: definition for name, definition in found if definition is not None}
+    pairs = ((field.name, ColumnDefinition.from_field(field)) for field in schema)
+    return {name: definition for name, definition in pairs if definition is not None}
 
 
 def shown_columns(schema: pa.Schema) -> list[str]:

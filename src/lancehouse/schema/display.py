@@ -171,6 +171,7 @@ def _format_blob(scalar: Any) -> Cell:
 
 def _truncate_text(scalar: Any, limits: DisplayLimits) -> Cell:
     raw = scalar.as_buffer()
+    # A character has at most four bytes in UTF-8: what is not shown of a long text is not decoded either.
     text: str = raw[: limits.text * 4].to_pybytes().decode("utf-8", "ignore")
     if raw.size <= limits.text * 4 and len(text) <= limits.text:
         return text

@@ -54,6 +54,7 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[<>(),:]|[^\s<>(),:`']+)")
+_SIGNS = frozenset("<>(),:")
 _DEFAULT_PARAMETERS = MappingProxyType({"decimal": "(10,0)", "time": "(6)"})
 
 
@@ -142,6 +143,8 @@ class _DdlParser:
 
     def _parse_field(self) -> dict[str, Any]:
         name = self._take()
+        if name in _SIGNS:
+            raise self._error()
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         if self._next_is(":"):
@@ -153,7 +156,7 @@ class _DdlParser:
             nullable = False
         if self._next_is("comment"):
             self._take_word()
-            metadata = {"comment": re.sub(r"\\(.)", r"\1", self._take()[1:-1])}
+            metadata = {"comment": self._take_text()}
         return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
 
     def _parse_parameters(self) -> str:
@@ -169,6 +172,12 @@ class _DdlParser:
         while self._tokens and self._tokens[-1][0].isalpha() and self._tokens[-1].lower() not in ("not", "comment"):
             words.append(self._take_word())
         return words
+
+    def _take_text(self) -> str:
+        token = self._take()
+        if len(token) < 2 or token[0] not in "'\"" or token[-1] != token[0]:
+            raise self._error()
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
 
     def _take_word(self) -> str:
         return self._take().lower()
@@ -230,8 +239,8 @@ _EXTENSIONS: Mapping[str, str] = MappingProxyType(
 """Spark types of extensions whose values differ from those of their storage type."""
 
 _PARAMETRIC: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], pa.DataType]], ...] = (
-    (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), int(found[2]))),
-    (re.compile(r"decimal\(\s*(\d+)\s*\)"), lambda found: pa.decimal128(int(found[1]), 0)),
+    (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda match: pa.decimal128(int(match[1]), int(match[2]))),
+    (re.compile(r"decimal\(\s*(\d+)\s*\)"), lambda match: pa.decimal128(int(match[1]), 0)),
     (re.compile(r"(var)?char\(\s*\d+\s*\)|string collate \S+"), lambda _: pa.string()),
     (re.compile(r"time\(\s*\d+\s*\)"), lambda _: pa.time64("ns")),
     (re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?"), lambda _: pa.duration("us")),
@@ -314,8 +323,8 @@ def with_vectors(schema: pa.Schema, vector_columns: Mapping[str, int]) -> pa.Sch
 
 def _with_vector(fields: list[pa.Field[Any]], steps: list[str], name: str, dimension: int) -> list[pa.Field[Any]]:
     if not any(field.name == steps[0] for field in fields):
-        known = ", ".join(field.name for field in fields)
-        raise InvalidInputError(f"vector column {name}: there is no {steps[0]} among {known or 'no columns'}")
+        names = ", ".join(field.name for field in fields)
+        raise InvalidInputError(f"vector column {name}: there is no {steps[0]} among {names or 'no columns'}")
     return [_to_vector(field, steps, name, dimension) if field.name == steps[0] else field for field in fields]
 
 

@@ -49,7 +49,7 @@ class LanceToSpark:
     struct: dict[str, Any]
     """The JSON of the StructType."""
     schema: pa.Schema
-    """The Arrow schema that PySpark requires of batches."""
+    """The Arrow schema that PySpark requires of batches; since 4.2 it checks each batch exactly."""
     _columns: Sequence[Convert]
 
     def __reduce__(self) -> tuple[Callable[[pa.Schema], LanceToSpark], tuple[pa.Schema]]:
@@ -225,17 +225,17 @@ def from_spark_rows(struct: Mapping[str, Any], target: pa.Schema) -> SparkToLanc
 
 def _with_binaries(fields: Sequence[Mapping[str, Any]], places: Sequence[Place]) -> list[Mapping[str, Any]]:
     """Return fields of a StructType with binaries in place of references."""
-    changed: list[Mapping[str, Any]] = []
+    new_fields: list[Mapping[str, Any]] = []
     for at, field in enumerate(fields):
         inside = [place[1:] for place in places if place[0] == at]
         if () in inside:
-            changed.append({**field, "type": "binary"})
+            new_fields.append({**field, "type": "binary"})
         elif inside:
             within = _with_binaries(field["type"]["fields"], inside)
-            changed.append({**field, "type": {**field["type"], "fields": within}})
+            new_fields.append({**field, "type": {**field["type"], "fields": within}})
         else:
-            changed.append(field)
-    return changed
+            new_fields.append(field)
+    return new_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,17 +299,17 @@ class _FitVisitor:
 
     def match_fields(self, path: Path, fields: Iterable[Mapping[str, Any]], target: Iterable[pa.Field[Any]]) -> None:
         """Record fields that Spark has twice, or that the table lacks."""
-        seen: set[str] = set()
+        previous_names: set[str] = set()
         names = {field.name for field in target}
         for name in (field["name"] for field in fields):
-            if name in seen:
+            if name in previous_names:
                 self._note_problem((*path, name), "is there twice")
             elif name not in names:
                 similar = [other for other in names if other.casefold() == name.casefold()]
                 self._note_problem(
                     (*path, name), "is not in the table" + "".join(f", which has {other}" for other in similar)
                 )
-            seen.add(name)
+            previous_names.add(name)
 
     def enter(self, node: Node) -> TargetType | None:
         source = self._types.get(node.path)

@@ -180,6 +180,7 @@ def arrow_field(path: Path, dtype: pa.DataType, *, nullable: bool, metadata: Map
     if EXTENSION not in metadata:
         return unresolved
     try:
+        # Only while it reads a schema does Arrow turn the metadata of a field into an extension type.
         resolved = pa.ipc.read_schema(pa.schema([unresolved]).serialize()).field(0)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise schema_error(path, f"{dtype} cannot hold {metadata[EXTENSION]}: {error}") from error

@@ -1,1 +1,1 @@
-"""Pydantic models of the JSON that catalogs' REST APIs exchange, without logic."""
+"""Pydantic models of the JSON of Iceberg REST, for clients and for the server, without logic."""

@@ -198,6 +198,7 @@ class RenameTable(KebabModel):
 class Token(KebabModel):
     """Response of an OAuth2 token endpoint."""
 
+    # The pattern is that of a header field, which the token becomes part of.
     access_token: str = Field(alias="access_token", repr=False, pattern=r"^[\x21-\x7e]+$")
     expires_in: float | None = Field(default=None, alias="expires_in")
 
@@ -213,7 +214,7 @@ class GenericTable(KebabModel):
 
 
 class LoadedGenericTable(KebabModel):
-    """Answer of load and create."""
+    """Response to load and create."""
 
     table: GenericTable
     storage_access_configs: list[StorageCredential] | None = None
@@ -225,7 +226,7 @@ class LoadedGenericTable(KebabModel):
 
 
 class GenericTableName(KebabModel):
-    """A generic table in a list; Lakekeeper tells its format."""
+    """A generic table in a list; only Lakekeeper returns its format."""
 
     name: str
     format: str | None = None

@@ -1,18 +1,12 @@
-"""Base classes of the wire models: frozen, unknown keys ignored, names as in the specifications."""
+"""Base classes of the wire models."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
 
-class Model(BaseModel):
-    """JSON with snake_case names (Unity Catalog)."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 class KebabModel(BaseModel):
-    """JSON with kebab-case names (Iceberg REST, Polaris)."""
+    """JSON of Iceberg REST: names in kebab-case, unknown keys ignored."""
 
     model_config = ConfigDict(
         frozen=True,

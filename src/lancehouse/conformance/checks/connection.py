@@ -51,12 +51,12 @@ def check_connection_namespace_id(subject: Subject) -> None:
 
 def check_connection_no_secret_shown(subject: Subject) -> None:
     """No secret is in namespace_id, repr or str."""
-    shown = {
+    texts = {
         "namespace_id": subject.raw_client.namespace_id(),
         "repr": repr(subject.raw_client),
         "str": str(subject.raw_client),
     }
-    leaking = [where for where, text in shown.items() for secret in subject.target.secrets if secret in text]
+    leaking = [source for source, text in texts.items() for secret in subject.target.secrets if secret in text]
     assert not leaking, f"a secret is in {', '.join(leaking)}"
     if not subject.target.secrets:
         subject.note("no property holds a secret")
@@ -84,12 +84,12 @@ def check_connection_threads(subject: Subject) -> None:
         for _ in range(ROUNDS):
             location = subject.describe(table).location
             assert location == expected[table[-1]], f"{table[-1]} is at {location}, not at {expected[table[-1]]}"
-            listed = subject.list_tables(table[:-1])
-            assert set(expected) <= set(listed), f"a list lacks {sorted(set(expected) - set(listed))}"
+            names = subject.list_tables(table[:-1])
+            assert set(expected) <= set(names), f"a list lacks {sorted(set(expected) - set(names))}"
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for done in [pool.submit(work, number) for number in range(THREADS)]:
-            done.result()
+        for future in [pool.submit(work, number) for number in range(THREADS)]:
+            future.result()
     subject.note(f"{THREADS} threads, {THREADS * ROUNDS * 2} calls")
 
 
@@ -117,6 +117,6 @@ def check_cleanup_no_secret_in_errors(subject: Subject) -> None:
 
 def check_cleanup_nothing_left(subject: Subject) -> None:
     """The suite leaves nothing behind."""
-    left = subject.close()
-    listed = [name for name in subject.list_namespaces(subject.parent) if subject.token in name]
-    assert not listed, f"{len(listed)} namespaces are left, such as {listed[0]}; {'; '.join(left[:1])}"
+    failures = subject.close()
+    names = [name for name in subject.list_namespaces(subject.parent) if subject.token in name]
+    assert not names, f"{len(names)} namespaces are left, such as {names[0]}; {'; '.join(failures[:1])}"

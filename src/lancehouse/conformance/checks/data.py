@@ -89,8 +89,8 @@ def check_data_concurrent_appends(subject: Subject) -> None:
     """Appends of several writers at once all land."""
     table = subject.new_dataset()
     with ThreadPoolExecutor(WRITERS) as pool:
-        for done in [pool.submit(subject.write, table, ROWS, "append") for _ in range(WRITERS)]:
-            done.result()
+        for future in [pool.submit(subject.write, table, ROWS, "append") for _ in range(WRITERS)]:
+            future.result()
     rows = subject.read(table).num_rows
     assert rows == (WRITERS + 1) * ROWS.num_rows, f"there are {rows} rows, not {(WRITERS + 1) * ROWS.num_rows}"
 
@@ -127,9 +127,9 @@ def _register_or_declare(subject: Subject, table: Id, location: str) -> None:
 
 
 def _check_rows(subject: Subject, table: Id, expected: pa.Table) -> None:
-    read = subject.read(table)
-    assert read.schema.names == expected.schema.names, f"the columns are {read.schema.names}"
-    assert read.equals(expected), f"the rows are {read.to_pylist()}"
+    rows = subject.read(table)
+    assert rows.schema.names == expected.schema.names, f"the columns are {rows.schema.names}"
+    assert rows.equals(expected), f"the rows are {rows.to_pylist()}"
 
 
 QUERY: dict[str, Any] = {"k": 10, "vector": QueryTableRequestVector()}

@@ -213,8 +213,8 @@ def check_modes_overwrite_non_empty(subject: Subject) -> None:
         raise AssertionError("mode Overwrite is not heeded: error 2") from error
     else:
         subject.note("emptied")
-        left = subject.list_tables(table[:-1])
-        assert left == [], f"it succeeds, and the namespace holds {left}"
+        names = subject.list_tables(table[:-1])
+        assert names == [], f"it succeeds, and the namespace holds {names}"
 
 
 @pytest.mark.parametrize("mode", ["exist_ok", "EXIST_OK", "existok", "EXISTOK"])

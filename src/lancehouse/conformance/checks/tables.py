@@ -219,18 +219,18 @@ def check_entries_register_existing(subject: Subject) -> None:
     """Registering a name that exists is error 5."""
     table = subject.new_dataset()
     location = _detach(subject, table)
-    taken = subject.new_table()
+    existing = subject.new_table()
     with subject.expect_error(EXISTS):
-        _register(subject, taken, location)
+        _register(subject, existing, location)
 
 
 def check_entries_register_overwrite(subject: Subject) -> None:
     """RegisterTable with mode Overwrite replaces the entry."""
     table = subject.new_dataset()
     location = _detach(subject, table)
-    taken = subject.new_table()
-    _register(subject, taken, location, mode="Overwrite")
-    assert subject.read(taken).num_rows == ROWS.num_rows, "the entry still leads elsewhere"
+    existing = subject.new_table()
+    _register(subject, existing, location, mode="Overwrite")
+    assert subject.read(existing).num_rows == ROWS.num_rows, "the entry still leads elsewhere"
 
 
 def check_entries_register_in_missing(subject: Subject) -> None:
@@ -285,9 +285,9 @@ def check_entries_rename(subject: Subject) -> None:
 
 def check_entries_rename_to_existing(subject: Subject) -> None:
     """Renaming a table to a name that exists is error 5."""
-    table, taken = subject.new_table(), subject.new_table()
+    table, existing = subject.new_table(), subject.new_table()
     with subject.expect_error(EXISTS):
-        subject.call("rename_table", table, new_table_name=taken[-1])
+        subject.call("rename_table", table, new_table_name=existing[-1])
     subject.describe(table)
 
 
@@ -364,11 +364,11 @@ def check_details_only_declared(subject: Subject) -> None:
     """check_declared tells a table without data from one with data."""
     empty, full = subject.new_table(), subject.new_dataset()
     with skip_if_unsupported("check_declared"):
-        seen = [subject.describe(table, check_declared=True).is_only_declared for table in (empty, full)]
-    if seen == [None, None]:
+        flags = [subject.describe(table, check_declared=True).is_only_declared for table in (empty, full)]
+    if flags == [None, None]:
         pytest.skip("unsupported: check_declared (is_only_declared is null)")
-    assert seen[0] is True, f"is_only_declared of a table without data is {seen[0]}"
-    assert not seen[1], f"is_only_declared of a table with data is {seen[1]}"
+    assert flags[0] is True, f"is_only_declared of a table without data is {flags[0]}"
+    assert not flags[1], f"is_only_declared of a table with data is {flags[1]}"
 
 
 def check_details_include_declared(subject: Subject) -> None:

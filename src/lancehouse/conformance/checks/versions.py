@@ -33,7 +33,9 @@ def check_versions_list_descending(subject: Subject) -> None:
 def check_versions_list_limit(subject: Subject) -> None:
     """list_table_versions with limit=1 and descending=True is the latest."""
     table, versions = _create_versions(subject)
-    listed = [one.version for one in subject.call("list_table_versions", table, descending=True, limit=1).versions]
+    listed = [
+        version.version for version in subject.call("list_table_versions", table, descending=True, limit=1).versions
+    ]
     assert listed == versions[-1:], f"it is {listed}, not {versions[-1:]}"
 
 
@@ -144,12 +146,12 @@ def _create_versions(subject: Subject) -> tuple[Id, list[int]]:
     table = subject.new_dataset()
     subject.write(table, ROWS, "append")
     subject.write(table, ROWS, "append")
-    opened = lance.dataset(namespace_client=subject.raw_client, table_id=table)
-    return table, sorted(version["version"] for version in opened.versions())
+    dataset = lance.dataset(namespace_client=subject.raw_client, table_id=table)
+    return table, sorted(version["version"] for version in dataset.versions())
 
 
 def _list_versions(subject: Subject, table: Id, *, descending: bool | None = None) -> list[int]:
-    return [one.version for one in subject.call("list_table_versions", table, descending=descending).versions]
+    return [version.version for version in subject.call("list_table_versions", table, descending=descending).versions]
 
 
 def _get_tag_version(subject: Subject, table: Id) -> int:
@@ -169,9 +171,9 @@ def check_columns_add(subject: Subject) -> None:
     table = subject.new_dataset()
     column = AddColumnsEntry(name="twice", expression="id * 2")
     subject.call("alter_table_add_columns", table, new_columns=[column])
-    read = subject.read(table)
-    assert "twice" in read.column_names, f"the columns are {read.column_names}"
-    assert read["twice"].to_pylist() == [2, 4, 6], f"it holds {read['twice'].to_pylist()}"
+    rows = subject.read(table)
+    assert "twice" in rows.column_names, f"the columns are {rows.column_names}"
+    assert rows["twice"].to_pylist() == [2, 4, 6], f"it holds {rows['twice'].to_pylist()}"
 
 
 def check_columns_rename(subject: Subject) -> None:
@@ -227,8 +229,8 @@ def check_columns_schema_metadata(subject: Subject) -> None:
     """update_table_schema_metadata sets metadata of the schema."""
     table = subject.new_dataset()
     subject.call("update_table_schema_metadata", table, metadata=METADATA)
-    found = lance.dataset(namespace_client=subject.raw_client, table_id=table).schema.metadata or {}
-    assert found.get(b"lancehouse") == b"conformance", f"the metadata are {found}"
+    stored = lance.dataset(namespace_client=subject.raw_client, table_id=table).schema.metadata or {}
+    assert stored.get(b"lancehouse") == b"conformance", f"the metadata are {stored}"
 
 
 def check_columns_field_metadata(subject: Subject) -> None:
@@ -236,8 +238,8 @@ def check_columns_field_metadata(subject: Subject) -> None:
     table = subject.new_dataset()
     update = UpdateFieldMetadataEntry(path="name", metadata={**METADATA})
     subject.call("update_field_metadata", table, updates=[update])
-    found = lance.dataset(namespace_client=subject.raw_client, table_id=table).schema.field("name").metadata or {}
-    assert found.get(b"lancehouse") == b"conformance", f"the metadata are {found}"
+    stored = lance.dataset(namespace_client=subject.raw_client, table_id=table).schema.field("name").metadata or {}
+    assert stored.get(b"lancehouse") == b"conformance", f"the metadata are {stored}"
 
 
 SIZE = 512
