@@ -281,7 +281,8 @@ class Fence:
             return row
         if row.state == "fenced" and not was_fenced:
             return row  # fenced while this process read the file, which may have been the one before
-        now, position = read_clock(tx), fences.find_last_change(tx)
+        # The last change itself is gone if the audit was pruned.
+        now, position = read_clock(tx), max(fences.find_last_change(tx), row.position)
         conflict = find_conflict(row, found, position)
         if conflict is not None:
             # The first reason stays: what the other server has written since would only change its times.
@@ -294,7 +295,7 @@ class Fence:
         return replace(
             row,
             tokens=(*tokens[1 - MOST_TOKENS :], token),
-            position=max(position, row.position),
+            position=position,
             holder=self._lease,
             leased_until_ms=now + int(self._interval_s * LEASES * 1000),
         )
