@@ -6,7 +6,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from time import sleep
 from typing import Any, TypeVar, cast
 
@@ -182,13 +182,14 @@ class Postgres:
         return self._write(work)
 
     def close(self) -> None:
-        """Wait for transactions in progress, then close all connections."""
+        """Wait for transactions in progress, then close all connections.
+
+        A transaction that takes longer than `PATIENCE_S` is not waited for; its connection is closed when it ends.
+        """
         self._closed = True
-        for _ in range(CONNECTIONS):
-            self._capacity.acquire(timeout=PATIENCE_S)
+        acquired = sum(self._capacity.acquire(timeout=PATIENCE_S) for _ in range(CONNECTIONS))
         self._drop_idle()
-        for _ in range(CONNECTIONS):
-            self._capacity.release()
+        self._capacity.release(acquired)
 
     def connect(self) -> Connection:
         """Return a new connection with durable commits; the caller must close it."""
@@ -301,14 +302,11 @@ class Postgres:
 
     def _release(self, connection: Connection) -> None:
         """Roll back what is still open, and return the connection to the pool if it is usable."""
-        try:
+        with suppress(psycopg.Error):
             if connection.info.transaction_status != TransactionStatus.IDLE:
                 connection.execute("ROLLBACK")
-        except psycopg.Error:
-            connection.close()
-        if connection.closed:
-            return
-        if connection.info.transaction_status == TransactionStatus.IDLE:
+        # The status of a connection that is broken or closed is not IDLE, but UNKNOWN.
+        if connection.info.transaction_status == TransactionStatus.IDLE and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()
