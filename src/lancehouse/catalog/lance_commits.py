@@ -286,6 +286,9 @@ class _ChangeBuilder:
         if self.main is not None:
             if self.main not in self.added.get(MAIN, ()):
                 raise InvalidInputError(f"Cannot set main to a snapshot of another branch: {self.main}")
+            # Also if the removal stands before the addition in the list: new snapshots are stored first.
+            if self.main in self.change.removed_snapshots:
+                raise InvalidInputError(f"Cannot remove the current snapshot {self.main}")
             self.change.values["version"] = self.main
         self._decide_branches()
         self._decide_properties()
@@ -338,8 +341,7 @@ class _ChangeBuilder:
 
         Raises:
             InvalidInputError: catalog and storage differ: a version whose manifest is not yet in its final location
-                would
-                silently be lost.
+                would silently be lost.
         """
         if self.added:
             raise InvalidInputError(f"{MANAGED_BY} cannot change in the commit of a version")
@@ -431,7 +433,7 @@ class _ChangeBuilder:
         if not isinstance(ids, list):
             raise InvalidInputError("remove-snapshots: snapshot-ids must be a list of numbers")
         ids = [_parse_id({"snapshot-id": value}, "snapshot-id", "remove-snapshots") for value in ids]
-        if self.entry.version in ids or self.main in ids:
+        if self.entry.version in ids:
             raise InvalidInputError(f"Cannot remove the current snapshot {self.entry.version}")
         self.change.removed_snapshots += ids
 
