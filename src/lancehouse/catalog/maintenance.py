@@ -5,6 +5,7 @@ Nothing is written by a commit: it records itself and its snapshot's totals anyw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,7 @@ KEPT_RUNS_MS = 30 * 86_400_000
 MOST_LISTED = 1000
 KNOWN_S = 60.0
 """How old the number of all tables under maintenance may be, in seconds: many take long to count."""
+_TOTAL = re.compile(r"[0-9]{1,19}")
 COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
 """Marks: the last commit that was planned, when all tables were gone through, and who plans."""
 
@@ -133,8 +135,9 @@ def _after(seen: Seen, operation: str, every: timedelta) -> int:
 
 
 def _number(summary: Mapping[str, str], key: str) -> int | None:
+    # Clients write summaries. Python refuses to parse thousands of digits, and planning would fail for all tables.
     text = summary.get(key, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if _TOTAL.fullmatch(text) else None
 
 
 def open_window(policy: MaintenancePolicy, at_ms: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -48,7 +49,7 @@ def status(call: Call) -> Response:
 
 def _parse_limit(call: Call) -> int:
     text = call.query.get("limit", str(SHOWN))
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_LISTED:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_LISTED:
         raise InvalidInputError(f"limit must be a whole number from 1 to {MOST_LISTED}, got {text[:40]!r}")
     return int(text)
 

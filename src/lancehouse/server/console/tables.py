@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from time import monotonic
@@ -182,6 +183,8 @@ def _entries_response(entries: Sequence[tuple[str, str]], token: str | None) -> 
 
 Json = dict[str, Any]
 
+_NUMBER = re.compile(r"[0-9]{1,19}")
+"""A number that a client has written. Python refuses to parse one of thousands of digits."""
 _KINDS = {
     "boolean": "bool",
     **dict.fromkeys(("int", "long", "float", "double"), "number"),
@@ -346,7 +349,7 @@ def _current_view_version(metadata: Json) -> Json:
 
 def _parse_count(totals: Json, key: str) -> int | None:
     value = str(totals.get(key, ""))
-    return int(value) if value.isdecimal() else None
+    return int(value) if _NUMBER.fullmatch(value) else None
 
 
 VERSIONS = 50
@@ -558,6 +561,6 @@ def _change_json(row: Change) -> Json:
 
 def _parse_offset(token: str | None) -> int:
     offset = decode_token(token) or "0"
-    if not offset.isdecimal():
+    if not _NUMBER.fullmatch(offset):
         raise InvalidInputError(f"token {token!r} was not given out here; start without one")
     return int(offset)
