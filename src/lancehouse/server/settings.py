@@ -99,8 +99,9 @@ class ServerSettings:
     maintenance_jobs: int = 8
     maintenance_poll: float = 3600.0
     maintenance_functions: tuple[str, ...] = ()
-    maintenance_sources: tuple[str, ...] = ()
     """Functions and modules that may be imported to fill columns and refresh views."""
+    maintenance_sources: tuple[str, ...] = ()
+    """Tables that may be read to refresh views."""
     limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
     """If empty: the warehouses in the database, else one called `main`."""
