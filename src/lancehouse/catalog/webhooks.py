@@ -30,7 +30,7 @@ CONTENT_TYPE = "application/cloudevents+json"
 LOOK_EVERY_S = 1.0
 TIMEOUT_S = 10.0
 LEASE_MS = 60_000
-"""Longer than it takes to send one event, whatever the receiver does."""
+"""Longer than it takes to send one event: to connect and to wait for the status of the reply both end in time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 AT_ONCE = 100
 """Events that are read at once."""
@@ -101,9 +101,17 @@ class WebhookSender:
             "Webhook-Signature": webhook.sign(event["id"], timestamp, body),
         }
         try:
-            reply = self._http.request("POST", webhook.url, body=body, headers=headers, redirect=False)
+            reply = self._http.request(
+                "POST", webhook.url, body=body, headers=headers, redirect=False, preload_content=False
+            )
         except urllib3.exceptions.HTTPError as error:
             return self._fail(webhook, event, type(error).__name__)
+        # The body is not read: a receiver that sends it byte by byte would be waited for beyond all timeouts. A
+        # connection with an unread body cannot be used again.
+        if reply.length_remaining == 0:
+            reply.release_conn()
+        else:
+            reply.close()
         if not 200 <= reply.status < 300:
             return self._fail(webhook, event, f"status {reply.status}")
         self._pauses.pop(webhook.name, None)
