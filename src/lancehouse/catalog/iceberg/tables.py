@@ -469,7 +469,9 @@ def _read_layout(json: Json, md: Json, version: int) -> None:
     if version == 1 and not json.get("partition-specs"):
         fields = [
             {"field-id": schemas.FIRST_FIELD_ID + index, **json_values.require_object(item, "partition field")}
-            for index, item in enumerate(json.get("partition-spec") or [])
+            for index, item in enumerate(
+                json_values.items(json, "partition-spec", where) if json.get("partition-spec") else []
+            )
         ]
         md |= {"partition-specs": [{"spec-id": 0, "fields": fields}], "default-spec-id": 0}
     if version == 1 and not json.get("sort-orders"):
