@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 
-from lance_namespace.errors import InvalidInputError, UnauthenticatedError
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, UnauthenticatedError
 
 from lancehouse.caches import BoundedCache
 from lancehouse.catalog.callers import (
@@ -270,6 +270,9 @@ class Principals:
     ) -> CreatedPrincipal:
         if exist_ok and principal_rows.find_principal(tx, name=new.name):
             return CreatedPrincipal(new.name, None, is_new=False)
+        if credential is None and not new.external:
+            # It existed when credentials were created, and was deleted since. Without one it would become external.
+            raise ConcurrentModificationError(f"the principal {new.name!r} was deleted meanwhile; try again")
         client_id = credential.client_id if credential else None
         row = principal_rows.insert_principal(tx, new.name, client_id, hashes.get(new.name), now_ms())
         if row is None:
