@@ -11,7 +11,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Servi
 from lancehouse.catalog.audit import format_time
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import TableName, now_ms, record_change, require_name_free, write_once
-from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, format_name
+from lancehouse.catalog.errors import Levels, MetadataNotFoundError, already_exists, check_name, format_name
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import DocumentCache
@@ -82,7 +82,7 @@ class DroppedTables:
                 raise TableNotFoundError(f"Table does not exist: the time to undrop {name} is over")
             namespace = require_name_free(tx, warehouse, target, entry.kind)
             if not dropped.restore_entry(tx, entry.id, namespace.id, target.name, now_ms()):
-                raise TableNotFoundError(f"Table does not exist: {name} was restored or deleted meanwhile")
+                raise already_exists(target.levels, target.name, by=entry.kind, wanted=entry.kind)
             after = {"uuid": entry.uuid, "location": entry.location}
             before = {"namespace": list(name.levels), "name": name.name, "dropped-ms": row.dropped_ms}
             record_change(tx, caller, "table.undrop", warehouse.name, target.levels, target.name, before, after)
