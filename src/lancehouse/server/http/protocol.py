@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -338,7 +339,7 @@ class StartupApp:
         self._create_app = create_app
         self._on_failure = on_failure
         self._app: App | None = None
-        self._calls: list[Callable[[App], None]] = []
+        self._calls: SimpleQueue[Callable[[App], None]] = SimpleQueue()
         self._app_future: asyncio.Future[App] | None = None
 
     @property
@@ -348,14 +349,17 @@ class StartupApp:
 
     def call_when_loaded(self, call: Callable[[App], None]) -> None:
         """Call a function with the application: now, or when it has loaded; from any thread."""
-        self._calls.append(call)
+        self._calls.put(call)
         if self._app is not None:
             self._make_calls(self._app)
 
     def _make_calls(self, app: App) -> None:
-        with contextlib.suppress(IndexError):  # two threads may be here
-            while True:
-                self._calls.pop(0)(app)
+        while True:
+            try:
+                call = self._calls.get_nowait()  # two threads may be here
+            except Empty:
+                return
+            call(app)
 
     def answer_inline(self, *request: Any) -> Response | None:
         """Call `App.answer_inline`; None while the application is not loaded."""
