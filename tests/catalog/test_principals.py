@@ -432,12 +432,12 @@ def test_many_are_created_at_once_or_none(principals: Principals) -> None:
 def test_one_that_is_deleted_while_it_is_created_again(principals: Principals, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not come back without a secret, as an external one, whose name an issuer may vouch for."""
     principals.create("a")
-    find_principal = principal_rows.find_principal
+    find_holder = principal_rows.find_holder
     answers = iter([True, False])
 
-    def find(tx: Tx, **by: str) -> object:
-        return find_principal(tx, **by) if next(answers) else None
+    def find(tx: Tx, name: str, kind: principal_rows.Kind) -> object:
+        return find_holder(tx, name, kind) if next(answers) else None
 
-    monkeypatch.setattr(principal_rows, "find_principal", find)
+    monkeypatch.setattr(principal_rows, "find_holder", find)
     with pytest.raises(ConcurrentModificationError, match="try again"):
         principals.create_many([NewPrincipal("a")], exist_ok=True)
