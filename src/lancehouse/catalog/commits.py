@@ -39,7 +39,7 @@ from lancehouse.catalog.errors import (
 )
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
+from lancehouse.catalog.lance_commits import EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
 from lancehouse.catalog.metadata_loader import (
     LanceMetadataCache,
@@ -51,7 +51,7 @@ from lancehouse.catalog.metadata_loader import (
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.dataset import snapshot_id
+from lancehouse.lake.dataset import MAIN, snapshot_id
 from lancehouse.locations import key as location_key
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository
@@ -417,5 +417,5 @@ def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> None:
 
 def _operation(updates: Sequence[Json]) -> str:
     """Return the operation of the last snapshot added, or "metadata", for the record of commits."""
-    added = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
-    return str(added[-1].get("summary", {}).get("operation", "append")) if added else "metadata"
+    new_snapshots = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
+    return str(new_snapshots[-1].get("summary", {}).get("operation", "append")) if new_snapshots else "metadata"

@@ -385,10 +385,10 @@ class _Compiler:
         inner = self.compile(schema, expected, id)
 
         def use(action: Callable[[Decoder], Any], decoder: Decoder) -> Any:
-            chosen = decoder.read_int()
-            if chosen not in (0, 1):
-                raise ValueError(f"{chosen} is no type of a union")
-            return action(decoder) if chosen == index else None
+            branch = decoder.read_int()
+            if branch not in (0, 1):
+                raise ValueError(f"{branch} is no type of a union")
+            return action(decoder) if branch == index else None
 
         return _Type(inner.kind, partial(use, inner.read), partial(use, inner.skip), is_nullable=True)
 
@@ -436,23 +436,23 @@ class _Compiler:
         return _Type("map", read, partial(_skip_blocks, skip))
 
     def _record(self, fields: list[Any], expected: IcebergType | None, id: int | None) -> _Type:
-        wanted = expected.fields if isinstance(expected, StructType) else ()
-        position_by_id = {field.field_id: position for position, field in enumerate(wanted)}
+        expected_fields = expected.fields if isinstance(expected, StructType) else ()
+        position_by_id = {field.field_id: position for position, field in enumerate(expected_fields)}
         types: list[_Type] = []
         steps: list[tuple[int, Callable[[Decoder], Any]]] = []
         """For each field of the file: its position in the result, or -1 to skip it, and how it is decoded."""
-        for at, each in enumerate(fields):
-            field_id = each.get("field-id")
-            position = position_by_id.get(field_id, -1) if wanted else at
-            target = wanted[position] if wanted and position >= 0 else None
-            field_type = self.compile(each["type"], None if target is None else target.field_type, field_id)
+        for index, file_field in enumerate(fields):
+            field_id = file_field.get("field-id")
+            position = position_by_id.get(field_id, -1) if expected_fields else index
+            target = expected_fields[position] if expected_fields and position >= 0 else None
+            field_type = self.compile(file_field["type"], None if target is None else target.field_type, field_id)
             types.append(field_type)
             is_skipped = position < 0 or (target is not None and field_id in self._shape.skipped)
             steps.append((-1, field_type.skip) if is_skipped else (position, self._read_field(field_type, target)))
-        missing = position_by_id.keys() - {each.get("field-id") for each in fields}
-        defaults = [field.initial_default for field in wanted] if wanted else [None] * len(fields)
+        missing = position_by_id.keys() - {file_field.get("field-id") for file_field in fields}
+        defaults = [field.initial_default for field in expected_fields] if expected_fields else [None] * len(fields)
         for field_id in missing:
-            if (field := wanted[position_by_id[field_id]]).required and field.initial_default is None:
+            if (field := expected_fields[position_by_id[field_id]]).required and field.initial_default is None:
                 raise ValueError(f"field {field_id}, {field.name}, is missing")
         make = self._shape.types.get(-1 if id is None else id, Record)
         cost = 1 + len(defaults)
@@ -468,10 +468,10 @@ class _Compiler:
             return make(*values)
 
         def skip(decoder: Decoder) -> None:
-            for each in types:
-                each.skip(decoder)
+            for field_type in types:
+                field_type.skip(decoder)
 
-        return _Type("struct", read, skip, any(each.takes_bytes for each in types))
+        return _Type("struct", read, skip, any(field_type.takes_bytes for field_type in types))
 
     def _read_field(self, field_type: _Type, target: NestedField | None) -> Callable[[Decoder], Any]:
         if target is None:
