@@ -105,10 +105,10 @@ class SnapshotList(tuple[ListedSnapshot, ...]):
         """Return how many snapshots have a lower id. The list must be ordered by id."""
         return bisect_left(self, id, key=lambda snapshot: snapshot.id)
 
-    def replace_tail(self, keep: int, more: Sequence[EncodedSnapshot]) -> SnapshotList:
+    def replace_tail(self, keep: int, new_snapshots: Sequence[EncodedSnapshot]) -> SnapshotList:
         """Return a list of the first `keep` snapshots, followed by `more`."""
-        last, added = self.after(keep), list[ListedSnapshot]()
-        for snapshot in more:
+        last, new_items = self.after(keep), list[ListedSnapshot]()
+        for snapshot in new_snapshots:
             # Iceberg's readers refuse a snapshot log that goes back in time, and clocks of writers differ.
             timestamp_ms = max(last.timestamp_ms, snapshot.timestamp_ms)
             log = b'{"snapshot-id":%d,"timestamp-ms":%d}' % (snapshot.id, timestamp_ms) if snapshot.on_main else b""
@@ -122,8 +122,8 @@ class SnapshotList(tuple[ListedSnapshot, ...]):
                 timestamp_ms,
                 blake2b(last.digest + snapshot.json, digest_size=DIGEST).digest(),
             )
-            added.append(last)
-        return SnapshotList((*self[:keep], *added))
+            new_items.append(last)
+        return SnapshotList((*self[:keep], *new_items))
 
 
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
@@ -546,8 +546,8 @@ def _metadata_head(
     entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList, last: SnapshotRow | None
 ) -> Json:
     # A client that tells the totals of a version, so that nobody reads its manifest, tells its columns, too.
-    is_told = last is not None and tell_version(last) is not None
-    if history is not None and (history.version == entry.version or not is_told):
+    is_described = last is not None and tell_version(last) is not None
+    if history is not None and (history.version == entry.version or not is_described):
         schema = history.schema
     else:
         schema = {**(entry.schema or EMPTY_SCHEMA), "schema-id": SCHEMA_ID}

@@ -76,8 +76,8 @@ class Seen:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Seen:
         """Restore what `to_json` returned; fields of other releases are ignored."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        names = {attribute.name for attribute in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in names})
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -240,10 +240,10 @@ class Maintenance:
             How many tables were planned; None if it is not time yet.
         """
         started = self._database.read(rows.read_clock)
-        swept = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
-        if swept is not None and started - swept < every_s * 1000:
+        last_sweep = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
+        if last_sweep is not None and started - last_sweep < every_s * 1000:
             return None
-        planned, after = 0, 0
+        planned_count, after = 0, 0
         while True:
 
             def read(tx: Tx, after: int = after) -> tuple[Plans, int]:
@@ -254,11 +254,11 @@ class Maintenance:
             plans, after = self._database.read(read)
             if not plans.is_empty:
                 self._database.write(plans.store)
-            planned += len(plans.due)
+            planned_count += len(plans.due)
             if not after:
                 break
-        self._database.write(lambda tx: self._finish_sweep(tx, swept, started))
-        return planned
+        self._database.write(lambda tx: self._finish_sweep(tx, last_sweep, started))
+        return planned_count
 
     def _finish_sweep(self, tx: Tx, before: int | None, started: int) -> None:
         # Unless a policy has changed meanwhile: then all are gone through again.
@@ -314,7 +314,7 @@ class Maintenance:
         """Lease tables that are due to a worker; see `rows.claim_tables`. A lease that ran out is recorded."""
 
         def work(tx: Tx) -> list[MaintainedTable]:
-            taken, abandoned = rows.claim_tables(tx, worker, count, most, LEASE_MS)
+            tables, abandoned = rows.claim_tables(tx, worker, count, most, LEASE_MS)
             now = rows.read_clock(tx)
             for table in abandoned:
                 message = f"{table.worker} did not renew its lease; {worker} goes on"
@@ -322,7 +322,7 @@ class Maintenance:
                     table.started_ms or now, now, table.worker, "lease", "lost", table.why, message=message
                 )
                 rows.insert_runs(tx, table.id, [run])
-            return taken
+            return tables
 
         if not self._database.read(rows.has_due_tables):
             return []
@@ -406,22 +406,24 @@ class Maintenance:
         return explain_policy(self._levels(warehouse.name, levels, None))
 
     def _levels(self, backend: str, levels: Levels, stored: Mapping[str, str] | None) -> list[Level]:
-        warehouse = next(each for each in self._warehouses.values() if each.name == backend)
+        warehouse = next(candidate for candidate in self._warehouses.values() if candidate.name == backend)
 
         def work(tx: Tx) -> list[Level]:
-            found: list[Level] = [(f"warehouse {warehouse.name}", warehouse.maintenance)]
+            policies: list[Level] = [(f"warehouse {warehouse.name}", warehouse.maintenance)]
             for depth in range(1, len(levels) + 1):
                 row = repository.find_namespace(tx, warehouse.id, levels[:depth])
-                found += [(f"namespace {'.'.join(levels[:depth])}", policy_properties(row.properties))] if row else []
+                policies += (
+                    [(f"namespace {'.'.join(levels[:depth])}", policy_properties(row.properties))] if row else []
+                )
             entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
             if entry is None or entry.kind != "lance":
-                return found
+                return policies
             config = stored
             if config is None:
-                known = rows.find_maintained_table(tx, warehouse.name, entry.id)
-                config = Seen.from_json(known.seen).config if known else {}
+                maintained = rows.find_maintained_table(tx, warehouse.name, entry.id)
+                config = Seen.from_json(maintained.seen).config if maintained else {}
             own = {**config, **policy_properties(entry.properties)}
-            return [*found, (f"table {'.'.join(levels)}", own)]
+            return [*policies, (f"table {'.'.join(levels)}", own)]
 
         return self._database.read(work)
 
@@ -448,18 +450,20 @@ class Maintenance:
         name = caller.identity.name
 
         def work(tx: Tx) -> None:
-            warehouse = next((each for each in self._warehouses.values() if each.name == backend), None)
-            which: int | tuple[str, ...] = levels
+            warehouse = next((candidate for candidate in self._warehouses.values() if candidate.name == backend), None)
+            table_key: int | tuple[str, ...] = levels
             if warehouse is not None:
                 entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
                 if entry is None or entry.kind != "lance":
                     raise table_not_found(levels[:-1], levels[-1])
-                which = entry.id
-            known = rows.find_maintained_table(tx, backend, which)
+                table_key = entry.id
+            maintained = rows.find_maintained_table(tx, backend, table_key)
             # What somebody asked for before stays, unless it is being done.
-            before = known.requested.split(",") if known is not None and known.lease_until_ms is None else ()
-            together = [operation for operation in OPERATIONS if operation in before or operation in chosen]
-            rows.request_maintenance(tx, backend, which, f"{name} asked for it", together, name)
+            requested = (
+                maintained.requested.split(",") if maintained is not None and maintained.lease_until_ms is None else ()
+            )
+            all_operations = [operation for operation in OPERATIONS if operation in requested or operation in chosen]
+            rows.request_maintenance(tx, backend, table_key, f"{name} asked for it", all_operations, name)
 
         self._database.write(work)
         return chosen
@@ -484,10 +488,10 @@ class Maintenance:
             if not all(can_read(table.backend, table.levels) for table in tables) or not all(
                 can_read(backend, levels) for backend, levels, _ in runs
             ):
-                known = rows.list_known_tables(tx)
-                readable = {table for table, backend, levels in known if can_read(backend, levels)}
-                tables = rows.list_maintained_tables(tx, upto, most, readable)
-                runs = rows.list_recent_runs(tx, most, readable)
+                all_tables = rows.list_known_tables(tx)
+                readable_ids = {table for table, backend, levels in all_tables if can_read(backend, levels)}
+                tables = rows.list_maintained_tables(tx, upto, most, readable_ids)
+                runs = rows.list_recent_runs(tx, most, readable_ids)
             return MaintenanceStatus(self._count_tables(tx), tables, runs, now)
 
         return self._database.read(work)

@@ -70,12 +70,12 @@ class WebhookSender:
             return False
         if not self._has_news(position):
             return False
-        leased = self._database.write(
+        leased_position = self._database.write(
             lambda tx: audit.lease_webhook(tx, webhook.name, self._holder, now, now + LEASE_MS)
         )
-        if leased is None:
+        if leased_position is None:
             return False
-        rows = self._database.read(lambda tx: audit.list_numbered(tx, leased, AT_ONCE))
+        rows = self._database.read(lambda tx: audit.list_numbered(tx, leased_position, AT_ONCE))
         for number, row in rows:
             if webhook.selects(row.action, row.warehouse) and not self._send(webhook, to_event(number, row)):
                 return False

@@ -71,13 +71,13 @@ def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Wareho
             _check_exposure(settings)
         location = bootstrap.default_warehouse_location(database)
         default = replace(settings.default, location=location) if location else settings.default
-        served = bootstrap.record_warehouses(database, settings.warehouses, default, settings.roots, say)
-        _check_backends(settings, served)
+        warehouses = bootstrap.record_warehouses(database, settings.warehouses, default, settings.roots, say)
+        _check_backends(settings, warehouses)
     finally:
         database.close()
     if is_open:
         say("anybody may do everything: no principal exists")
-    return served
+    return warehouses
 
 
 def _check_backends(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> None:
@@ -392,10 +392,10 @@ class RunningSettings:
 
     def change(self, read: ReadSettings) -> None:
         """Take the settings that can be changed, and read the certificate again; faulty ones change nothing."""
-        found = find_changes(self._settings, read)
-        if found is None:
+        change = find_changes(self._settings, read)
+        if change is None:
             return
-        changes, context = found
+        changes, context = change
         new = changes.settings
         if self._tls is not None and context is not None:
             self._tls.replace(context)

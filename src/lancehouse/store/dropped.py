@@ -97,10 +97,10 @@ def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: i
     values = {"entry": entry_id, "namespace": namespace_id, "called": name, "now": now_ms}
     try:
         with tx.savepoint():
-            restored_count = tx.run(RESTORE, values)
+            row_count = tx.run(RESTORE, values)
     except UniqueViolationError:
         return False
-    if not restored_count:
+    if not row_count:
         raise TableNotFoundError(f"Table does not exist: it was restored or deleted before it could become {name}")
     tx.run(DELETE, {"entry": entry_id})
     return True

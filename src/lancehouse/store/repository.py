@@ -362,7 +362,9 @@ def _search_statement(words: int, has_places: bool) -> Statement:
 
 def _like_pattern(text: str) -> str:
     """Return a pattern of LIKE for what contains a text, with anything in the place of letters beyond ASCII."""
-    return "".join(["%", *("%" if ord(each) > 127 else f"/{each}" if each in "/%_" else each for each in text), "%"])
+    return "".join(
+        ["%", *("%" if ord(letter) > 127 else f"/{letter}" if letter in "/%_" else letter for letter in text), "%"]
+    )
 
 
 @cache
@@ -462,12 +464,12 @@ def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> 
     values = {"entry": id, "namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
     try:
         with tx.savepoint():
-            renamed = tx.run(RENAME_ENTRY, values)
+            row_count = tx.run(RENAME_ENTRY, values)
     except UniqueViolationError:
         return False
     except ForeignKeyViolationError:
         raise _namespace_dropped() from None
-    if not renamed:
+    if not row_count:
         raise TableNotFoundError(f"Table does not exist: it was dropped before it could be renamed to {name}")
     return True
 

@@ -131,8 +131,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
     if operation.name == "ListAllTables" and backend.is_warehouse:
         return _to_response(operation, _list_warehouse_tables(call, backend, request, messages.get_delimiter(query)))
     if operation.name == "ListAllTables":
-        more = {"delimiter": messages.get_delimiter(query)}
-        request = request.model_copy(update={"context": {**(request.context or {}), **more}})
+        context = {"delimiter": messages.get_delimiter(query)}
+        request = request.model_copy(update={"context": {**(request.context or {}), **context}})
     reads_all = call.caller.identity.has_role(Role.READER, backend.name)
     key = _find_description(call, backend) if operation is DESCRIBE and request.vend_credentials else None
     answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)

@@ -60,7 +60,7 @@ SearchHit = tuple[int, str, tuple[str, ...], str]
 def backends(request: ConsoleRequest) -> Response:
     """Return the caller's name, and the backends of which they may see anything."""
     identity, catalog = request.call.caller.identity, request.call.catalog
-    visible = [
+    visible_backends = [
         {
             "name": backend.name,
             "warehouse": backend.is_warehouse,
@@ -70,7 +70,7 @@ def backends(request: ConsoleRequest) -> Response:
         for backend in request.backends.values()
         if identity.can_see(backend.name)
     ]
-    return responses.json({"principal": identity.name, "backends": visible})
+    return responses.json({"principal": identity.name, "backends": visible_backends})
 
 
 def namespaces(request: ConsoleRequest) -> Response:
@@ -90,8 +90,8 @@ def namespaces(request: ConsoleRequest) -> Response:
             return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris cannot list warehouses
         _describe_namespace(request)  # raises, unless this is the deepest level that the catalog has
         return _names_response([], None)
-    visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
-    return _names_response(visible.namespaces, response.page_token)
+    visible_names = filter_names(request.call.caller.identity, request.backend, request.levels, response)
+    return _names_response(visible_names.namespaces, response.page_token)
 
 
 def namespace(request: ConsoleRequest) -> Response:
@@ -128,8 +128,8 @@ def entries(request: ConsoleRequest) -> Response:
         response = request.run("list_tables", lance_request)
     except _NOT_HERE:
         return _entries_response([], None)  # most catalogs have levels that hold namespaces only
-    visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
-    return _entries_response([(name, "lance") for name in visible.tables], response.page_token)
+    visible_names = filter_names(request.call.caller.identity, request.backend, request.levels, response)
+    return _entries_response([(name, "lance") for name in visible_names.tables], response.page_token)
 
 
 def search(request: ConsoleRequest) -> Response:
@@ -422,10 +422,10 @@ def audit(request: ConsoleRequest) -> Response:
     warehouse = request.warehouse
     if warehouse is None:
         return responses.json({"changes": None, "next": None})
-    wanted = AuditFilter(warehouse.name, request.levels)
+    audit_filter = AuditFilter(warehouse.name, request.levels)
     before = request.find_number("before")
-    rows, following = request.call.catalog.audit.list(request.call.caller, wanted, before, CHANGES)
-    return responses.json({"changes": list(map(to_json, rows)), "next": following})
+    rows, next_id = request.call.catalog.audit.list(request.call.caller, audit_filter, before, CHANGES)
+    return responses.json({"changes": list(map(to_json, rows)), "next": next_id})
 
 
 def _get_entry(request: ConsoleRequest, warehouse: Warehouse) -> Entry:

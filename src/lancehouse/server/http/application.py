@@ -226,12 +226,12 @@ class App:
 
     async def _trim_memory(self) -> None:
         """Return unused heap memory to the operating system now and then."""
-        heaps, answered = HeapTrimmer(), 0
+        trimmer, answered_count = HeapTrimmer(), 0
         while True:
             await asyncio.sleep(TIDY_EVERY_S)
-            before, answered = answered, self._answered_count
+            count_before, answered_count = answered_count, self._answered_count
             work = self._pools.submit(
-                PoolKey("requests"), heaps.trim, is_idle=before == answered and not self._in_flight
+                PoolKey("requests"), trimmer.trim, is_idle=count_before == answered_count and not self._in_flight
             )
             # `wait` does not raise what the work raised, so that an error does not end this loop.
             await asyncio.wait([asyncio.wrap_future(work)])
@@ -612,8 +612,8 @@ def _end_span(exchange: Exchange, response: Response) -> None:
 def _trace_fields(exchange: Exchange) -> dict[str, str]:
     if exchange.span is not None:
         return {"trace_id": exchange.span.trace_id}
-    if tracing.TRACEPARENT in exchange.headers and (found := tracing.find_trace_id(exchange.headers)):
-        return {"trace_id": found}
+    if tracing.TRACEPARENT in exchange.headers and (trace_id := tracing.find_trace_id(exchange.headers)):
+        return {"trace_id": trace_id}
     return {}
 
 

@@ -188,8 +188,8 @@ class Issuer:
 
     def _groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the groups that a token names; some issuers send a single one as a text."""
-        claimed = claims.get(self.settings.groups_claim) if self.settings.groups_claim else None
-        names = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
+        claim = claims.get(self.settings.groups_claim) if self.settings.groups_claim else None
+        names = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
         return tuple(self.settings.name_prefix + name for name in names if isinstance(name, str) and name)
 
     def _get_key(self, kid: str | None) -> jwt.PyJWK:

@@ -142,10 +142,10 @@ class HealthReport:
     @property
     def is_ready(self) -> bool:
         """Whether the database can be written, and not all of the warehouses and backends fail."""
-        database = [each for each in self.parts if each.kind == "database"]
-        others = [each for each in self.parts if each.kind != "database"]
-        is_useless = bool(others) and all(each.state == "failed" for each in others)
-        return all(each.state == "ok" for each in database) and not is_useless
+        database = [part for part in self.parts if part.kind == "database"]
+        others = [part for part in self.parts if part.kind != "database"]
+        is_useless = bool(others) and all(part.state == "failed" for part in others)
+        return all(part.state == "ok" for part in database) and not is_useless
 
     def to_json(self, identity: Identity) -> dict[str, Any]:
         """Return what a caller may see: the state of the whole, and of those parts that they may read.
@@ -155,8 +155,8 @@ class HealthReport:
         status = {"status": "ready" if self.is_ready else "not ready"}
         if not identity.grants:
             return status
-        visible = [each for each in self.parts if each.kind == "database" or identity.can_see(each.name)]
-        return {**status, "checks": [each.to_json() for each in visible]}
+        visible_parts = [part for part in self.parts if part.kind == "database" or identity.can_see(part.name)]
+        return {**status, "checks": [part.to_json() for part in visible_parts]}
 
 
 class Health:
@@ -207,11 +207,11 @@ def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
     up = GaugeMetricFamily("lancehouse_up", "Whether the last look at a part of the server was good.", labels=labels)
     age = GaugeMetricFamily("lancehouse_look_age_seconds", "Time since that look.", labels=labels)
     took = GaugeMetricFamily("lancehouse_look_seconds", "Time that it took.", labels=labels)
-    for each in health.report().parts:
-        if each.age_s is not None or each.state == "failed":
-            up.add_metric((each.kind, each.name), UP.get(each.state, 0.0))
-            age.add_metric((each.kind, each.name), each.age_s or 0.0)
-            took.add_metric((each.kind, each.name), each.ms / 1000)
+    for part in health.report().parts:
+        if part.age_s is not None or part.state == "failed":
+            up.add_metric((part.kind, part.name), UP.get(part.state, 0.0))
+            age.add_metric((part.kind, part.name), part.age_s or 0.0)
+            took.add_metric((part.kind, part.name), part.ms / 1000)
     fenced = GaugeMetricFamily(
         "lancehouse_warehouse_fenced",
         "Whether a warehouse takes no changes, because a server works on another copy of the database.",

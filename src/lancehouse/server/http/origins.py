@@ -46,8 +46,8 @@ class Origins:
         counts; what stands before it anybody may have written.
         """
         forwarded = headers.get("x-forwarded-for") if self._proxies else None
-        for told in reversed((forwarded or "").split(",")[-MOST_PROXIES:]):
-            address = _parse_address(told)
+        for text in reversed((forwarded or "").split(",")[-MOST_PROXIES:]):
+            address = _parse_address(text)
             if address is None or not self._is_proxy(peer):
                 break
             peer = address

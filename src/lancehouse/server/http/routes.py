@@ -181,9 +181,9 @@ def _match_management(raw_path: bytes) -> Match:
     raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
-def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
+def _match_iceberg(raw_path: bytes, prefix: str | None, segments: list[bytes]) -> Match:
     fixed = "/v1/{prefix}/"
-    match rest:
+    match segments:
         case [b"namespaces"]:
             return Match(fixed + "namespaces", prefix)
         case [b"namespaces", namespace]:
@@ -203,7 +203,7 @@ def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Ma
                 more,
             )
         case [(b"tables" | b"views" | b"transactions" | b"lancehouse"), _]:
-            return Match(fixed + b"/".join(rest).decode("latin-1"), prefix)
+            return Match(fixed + b"/".join(segments).decode("latin-1"), prefix)
     raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
