@@ -402,8 +402,8 @@ def is_on_branch(branch: str, snapshot_id: int) -> bool:
     return version_of_snapshot(branch, snapshot_id) is not None
 
 
-def tell_version(row: SnapshotRow) -> Version | None:
-    """Return a version of the main branch as its row describes it; None for other branches, and if it does not.
+def version_from_row(row: SnapshotRow) -> Version | None:
+    """Return a version of the main branch as its row describes it; None for other branches, or if it has no totals.
 
     Clients send the totals of versions in object stores, so that no manifest is read for them.
     """
@@ -529,7 +529,8 @@ def _branch_snapshots(
 def _common_prefix_length(left: Sequence[Version | None], right: Sequence[Version | None]) -> int:
     """Return the length of the common prefix of two sequences.
 
-    Versions are compared by identity: a history that is read again reuses the objects of the versions that it knew.
+    Versions are compared by identity: a history that is read again reuses the objects of the versions that it knew. The
+    loop runs in C, since it goes over all versions of a table each time that one is added.
     """
     return next(compress(count(), map(is_not, left, right)), min(len(left), len(right)))
 
@@ -546,7 +547,7 @@ def _metadata_head(
     entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList, last: SnapshotRow | None
 ) -> Json:
     # A client that tells the totals of a version, so that nobody reads its manifest, tells its columns, too.
-    is_described = last is not None and tell_version(last) is not None
+    is_described = last is not None and version_from_row(last) is not None
     if history is not None and (history.version == entry.version or not is_described):
         schema = history.schema
     else:

@@ -1,6 +1,7 @@
-"""Plan the maintenance of tables from their commits, lease it to workers, and tell what is due and done.
+"""Plan the maintenance of tables from their commits, lease it to workers, and report what is due and what was done.
 
-Nothing is written by a commit: it records itself and its snapshot's totals anyway, and planning reads those.
+A commit writes nothing for maintenance: planning reads the record of the commit and the totals of its snapshot, which
+are stored anyway.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the last look at a table has found. All of it can be found again."""
+    """What was found when a table was last examined. If it is lost, examining the table again finds the same."""
 
     version: int = 0
     rows: int = 0
@@ -212,12 +213,14 @@ class Maintenance:
         def read(tx: Tx) -> tuple[Plans, int | None, int]:
             after = rows.find_mark(tx, COMMITS)
             if after is None:
-                # Tables that are older than this are found when all are gone through.
+                # The first call. Commits of before it are not planned: `sweep` finds their tables.
                 return Plans(), None, rows.find_last_commit(tx)
             if rows.find_last_commit(tx) == after:
                 return Plans(), after, after
             now = rows.read_clock(tx)
             plans = self._find_plans(tx, rows.list_changed_tables(tx, after), now)
+            # The mark stays behind the newest commits, so these are planned again by the next calls. That does no harm,
+            # whereas a commit that becomes visible behind the mark would never be planned.
             return plans, after, rows.find_settled_commit(tx, after, now - SETTLED_MS)
 
         def write(tx: Tx) -> None:

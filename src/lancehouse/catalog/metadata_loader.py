@@ -33,7 +33,7 @@ from lancehouse.catalog.lance_metadata import (
     find_reusable_prefix,
     is_managed,
     managed_branches,
-    tell_version,
+    version_from_row,
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
@@ -242,6 +242,7 @@ class MetadataDocument:
     def from_table(cls, location: str, table: IcebergTableMetadata) -> MetadataDocument:
         """Return the metadata file for a table's metadata."""
         document = cls(location, _copy_compact(iceberg_tables.dump(table)))
+        # In place of what the cached property `table` would parse.
         vars(document)["table"] = table
         _PARSED.add(document)
         return document
@@ -284,6 +285,7 @@ class _ParsedDocuments:
         with self._lock:
             self._documents.append(document)
             self._bytes += len(document.full_json)
+            # The newest stays, however large: its caller is about to use it.
             while self._bytes > self._limit and len(self._documents) > 1:
                 oldest = self._documents.popleft()
                 self._bytes -= len(oldest.full_json)
@@ -535,7 +537,7 @@ class LanceMetadataCache:
             return None
         table = self._build_managed(entry, cached, cached.history if cached else None, 0, None)
         last = table.built.last_accepted
-        if last is None or last.snapshot_id != entry.version or tell_version(last) is None:
+        if last is None or last.snapshot_id != entry.version or version_from_row(last) is None:
             return None
         return replace(table, is_listed=False, recent_until_ns=recent_until_ns)
 
@@ -653,7 +655,7 @@ class LanceMetadataCache:
         new_rows = (
             rows[1] if rows else self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, after_id))
         )
-        return {row.snapshot_id: version for row in new_rows if (version := tell_version(row)) is not None}
+        return {row.snapshot_id: version for row in new_rows if (version := version_from_row(row)) is not None}
 
     def _try_extend(
         self,

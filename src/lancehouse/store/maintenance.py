@@ -61,7 +61,11 @@ RUN = RowType(r, MaintenanceRun)
 
 
 class _Clock(FunctionElement[int]):
-    """The database's own time, in milliseconds since the epoch."""
+    """The database's own time, in milliseconds since the epoch.
+
+    SQLite counts in Julian days, and the epoch is day 2440587.5. Postgres' `now()` is when the transaction began, which
+    may have waited for a lock since; `clock_timestamp()` goes on.
+    """
 
     inherit_cache = True
     type = NUMBER
@@ -407,8 +411,6 @@ FINISH = Statement(
     )
 )
 INSERT_RUN = Statement(insert_into(r, "table_id", *RUN.names))
-NEVER = 1 << 62
-"""A time that does not come."""
 
 
 def claim_tables(

@@ -209,6 +209,8 @@ def _connect(database: Database, *begin: str) -> Iterator[Connection]:
 
 
 def _engine(database: Database, begin: Sequence[str]) -> Engine:
+    # Our own connections, which are durable. Both kinds leave transactions to us (autocommit): on SQLite the statements
+    # `begin` start one, on Postgres the driver does, once autocommit is off.
     connections = database.engine()
     kind = "sqlite" if isinstance(connections, Sqlite) else "postgresql+psycopg"
     engine = create_engine(f"{kind}://", creator=connections.connect, poolclass=NullPool)

@@ -317,8 +317,11 @@ Kind = Literal["lance", "iceberg", "view"]
 """The kind of an entry; tables and views share one set of names."""
 
 FenceState = Literal["open", "unguarded", "fenced", "adopting"]
-"""Of a warehouse: changes are taken; taken though its epoch file cannot be read or written; refused; refused until an
-adoption that has begun is finished."""
+"""Whether a warehouse takes changes.
+
+`open`: yes. `unguarded`: yes, although its epoch file cannot be read or written, so that nobody would notice a server
+on another copy of the database. `fenced`: no. `adopting`: not until an adoption that has begun is finished.
+"""
 
 Json = dict[str, Any]
 
@@ -520,7 +523,7 @@ class ChangedTable:
     due_ms: int | None
     looked_ms: int | None
     seen: Json
-    """What the last look at the table has found."""
+    """What was found when the table was last examined; see `catalog.maintenance.Seen`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,10 @@ FIRST_NAP_S = 0.005
 """Longest pause before the first retry, in seconds; doubled for each one after."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""All statements of a read see one snapshot."""
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""A statement sees what others have committed by then. So a compare-and-swap that waited for another transaction looks
+at the row as that has left it, and changes nothing; at a stricter level it would fail, and all be repeated."""
 DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
@@ -121,6 +124,7 @@ class PostgresTx(Tx):
 
     def lock(self, own: int, shared: Iterable[int]) -> None:
         """Take advisory locks until the transaction ends; a read-only transaction takes none."""
+        # Sorted: two transactions ask for common locks in one order, so that neither waits for a lock of the other.
         if not self._readonly:
             keys = {"shared": sorted(shared), "own": own}
             self._execute("SELECT pg_advisory_xact_lock_shared(key) FROM unnest(%(shared)s::bigint[]) AS key", keys)

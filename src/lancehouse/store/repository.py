@@ -506,6 +506,8 @@ def find_overlapping_table(
     # Exclusive on the location, shared on all folders above it: siblings do not block each other, while a check of a
     # folder waits for all checks below it.
     tx.lock(_lock_number(location_key), map(_lock_number, above))
+    # A key ends with a slash. The same key with the next character in its place ends the range of all keys below it,
+    # which an index finds.
     values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
     for folders in _folder_parameters(location_key, above):
         row = tx.fetch_one(OVERLAPPING, {**values, **folders})

@@ -161,6 +161,7 @@ def index_key(path: str) -> str:
     """Return a key for a path that is short enough for an index, and different for different paths."""
     if len(path) <= SHORT:
         return path
+    # Two separators in a row, as no path has them: its levels are not empty.
     digest = sha256(path.encode(errors="surrogatepass")).hexdigest()
     return f"{path[:16]}{SEPARATOR}{SEPARATOR}{digest}"
 

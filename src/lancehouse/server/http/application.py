@@ -39,7 +39,7 @@ from lancehouse.server.http.errors import (
     error_response,
     failure_response,
 )
-from lancehouse.server.http.health import Check, Health, catalog_checks, taken_metrics
+from lancehouse.server.http.health import Check, Health, catalog_checks, health_metrics
 from lancehouse.server.http.oauth import LoginQueue
 from lancehouse.server.http.observability import Log, Metrics
 from lancehouse.server.http.origins import READS, Origins
@@ -170,7 +170,7 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []
         self._background = background
         self._stopping = Event()
-        self._metrics.add_source(lambda: taken_metrics(self.catalog, self._health))
+        self._metrics.add_source(lambda: health_metrics(self.catalog, self._health))
         self._metrics.add_source(lambda: maintenance_metrics(self.catalog.maintenance))
         measures.publish_to(self._metrics.receive)
 
@@ -485,7 +485,7 @@ class App:
                 lance.add_identity_headers(exchange)
             call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
             if blocking or exchange.span is not None:
-                with _tell_about(exchange, route):
+                with _attach_request(exchange, route):
                     response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
             else:
                 response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
@@ -581,8 +581,8 @@ class App:
 
 
 @contextmanager
-def _tell_about(exchange: Exchange, route: Route) -> Iterator[None]:
-    """Have what happens in the block say which request it belongs to: lines of the log, spans, calls of others."""
+def _attach_request(exchange: Exchange, route: Route) -> Iterator[None]:
+    """Attach the request to what happens in the block: to lines of the log, spans, and calls of other servers."""
     with log_about(request=exchange.id, **_table_fields(exchange)):
         if exchange.span is not None:
             with exchange.span.activate(), tracing.span(f"catalog {route.name}"):

@@ -340,10 +340,8 @@ class Authenticator:
     """Finds the identity that a request's header fields prove. Thread-safe.
 
     Where authentication is not `required` and no outside issuer is configured, anybody may call until a principal
-    exists.
-    From then on, seconds after the first one was created, every caller must authenticate; deleting the last one does
-    not
-    open a running server again.
+    exists. Seconds after the first one was created, every caller must authenticate; deleting the last one does not open
+    a running server again.
     """
 
     def __init__(

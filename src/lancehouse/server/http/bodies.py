@@ -163,8 +163,7 @@ def check_content_type(headers: Mapping[str, str], expected: str) -> None:
     """Refuse a body of another content type.
 
     A page of another site can make a browser send a body without a type, as a form or as text, but none of the types
-    that changes
-    have here: for those, the browser asks the server's permission first. Programs may omit the type.
+    that changes have here: for those, the browser asks the server's permission first. Programs may omit the type.
 
     Raises:
         ContentTypeError: the body is of another type, or a browser sends it without one.

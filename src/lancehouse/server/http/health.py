@@ -201,7 +201,7 @@ def catalog_checks(catalog: Catalog) -> list[Check]:
 UP = {"ok": 1.0, "fenced": 1.0, "failed": 0.0}
 
 
-def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
+def health_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
     """Yield the state of the server's parts, and the size of its scan caches."""
     labels = ("kind", "name")
     up = GaugeMetricFamily("lancehouse_up", "Whether the last look at a part of the server was good.", labels=labels)

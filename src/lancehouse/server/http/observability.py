@@ -300,7 +300,7 @@ class Metrics:
             pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
         on_demand = CollectorRegistry()
         on_demand.register(_ProcessMetrics(pids))
-        on_demand.register(_TakenMetrics([_restart_metrics, *self._sources]))
+        on_demand.register(_SourceMetrics([_restart_metrics, *self._sources]))
         return generate_latest(counters) + generate_latest(on_demand), CONTENT_TYPE_LATEST
 
 
@@ -367,7 +367,7 @@ def _has_bytes(file: Path) -> bool:
         return False
 
 
-class _TakenMetrics(Collector):
+class _SourceMetrics(Collector):
     """Reports what some functions return."""
 
     def __init__(self, sources: Iterable[Source]) -> None:

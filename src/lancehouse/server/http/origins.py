@@ -40,7 +40,7 @@ class Origins:
         self.check_host = lru_cache(REMEMBERED)(self._check_host)
 
     def find_peer(self, peer: str, headers: Mapping[str, str]) -> str:
-        """Return the address of the caller: that of the connection or, behind trusted proxies, the one that they tell.
+        """Return the address of the caller: that of the connection, or the one that trusted proxies report.
 
         Each proxy adds the address that it sees at the end of X-Forwarded-For, so the last one that is no proxy of ours
         counts; what stands before it anybody may have written.
