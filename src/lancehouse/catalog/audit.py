@@ -18,7 +18,7 @@ from lancehouse.store.model import AuditRow, Json
 LOOK_EVERY_S = 0.25
 """How often new events are looked for while a caller waits for them."""
 MOST_LOOKED_AT = 10_000
-"""Most changes that are looked at to fill one page with those that the caller may see."""
+"""Most changes that are read to fill one page with those that the caller may see."""
 TYPE = "io.lancehouse."
 
 
@@ -47,7 +47,7 @@ class AuditFilter:
 
 
 class Audit:
-    """The changes of a catalog. Nothing of it is ever changed; months that are no longer needed are deleted whole."""
+    """The changes of a catalog. A record is never changed; whole months are deleted when they are no longer needed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

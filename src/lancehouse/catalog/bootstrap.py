@@ -25,11 +25,11 @@ Say = Callable[[str], None]
 """Called with one line of text for each notable event."""
 
 
-def _silent(line: str) -> None:
+def _ignore_line(line: str) -> None:
     pass
 
 
-def open_database(url: str, say: Say = _silent) -> Database:
+def open_database(url: str, say: Say = _ignore_line) -> Database:
     """Open a database that is ready for use; an empty one is set up, and `say` is called.
 
     Raises:
@@ -74,7 +74,7 @@ def record_warehouses(
     configured: Sequence[Warehouse],
     default: Warehouse,
     roots: Mapping[str, Sequence[str]] = NO_ROOTS,
-    say: Say = _silent,
+    say: Say = _ignore_line,
 ) -> list[Warehouse]:
     """Return the warehouses to serve, with their ids; insert new ones into the database and create their folders.
 

@@ -270,4 +270,4 @@ class Caller:
 
 
 SERVER = Caller(Identity("server", ()))
-"""The server itself, as the one who makes a change that nobody asked for just now."""
+"""The server itself, which makes changes that no request asks for, such as deleting expired tables."""

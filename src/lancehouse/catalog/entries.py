@@ -282,7 +282,7 @@ def record_commit(
         name: of the entry.
         operation: what it did, in one word.
         snapshot_id: the new current snapshot, or None.
-        changes: what the audit tells besides, of before and after.
+        changes: more fields for the audit: of the state before, and of the state after.
     """
     by = (caller.identity.name, caller.client, caller.request_id)
     repository.insert_commit(tx, entry.id, CommitRow(entry.updated_ms, *by, entry.revision, snapshot_id, operation))
@@ -309,7 +309,7 @@ def record_change(
         tx: the transaction.
         caller: who makes the change.
         action: what is done to what, such as `table.drop`.
-        warehouse: its name; empty for what belongs to none.
+        warehouse: its name; empty for principals and grants, which are not in a warehouse.
         levels: the namespace.
         name: of the table, view or principal; empty for a namespace.
         before: what was, as far as it matters.
@@ -320,7 +320,7 @@ def record_change(
 
 
 def diff_properties(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Json | None, Json | None]:
-    """Return what the audit tells of properties: those that changed, as they were and as they are, without secrets."""
+    """Return the properties that changed, before and after, without secrets, as the audit shows them."""
     changed_keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     if not changed_keys:
         return None, None

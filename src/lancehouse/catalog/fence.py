@@ -65,7 +65,7 @@ _NUMBERS = ("epoch", "position", "written_ms")
 LARGEST = 1 << 47
 """Bound of the numbers in the file; as a time it is one that can be shown."""
 LAST_EPOCH = 1 << 40
-"""Epochs from here on are nobody's: they are not counted on from."""
+"""An adoption counts on from the epoch in the file only below this number, which no catalog reaches."""
 
 CLOSED: tuple[FenceState, ...] = ("fenced", "adopting")
 """States in which changes are refused."""
@@ -123,7 +123,7 @@ def find_conflict(row: FenceRow, file: FoundFile, position: int) -> str | None:
         position: the id of the last change in the database.
     """
     if file is None:
-        # New, or somebody deleted it. What made the database stop is not refuted by that.
+        # A new warehouse, or the file was deleted, which is no evidence against the reason for which it was fenced.
         return row.reason if row.state == "fenced" else None
     if isinstance(file, str):
         return f"its epoch file is not one that a Lancehouse server wrote: {file}"
@@ -156,7 +156,7 @@ class Fence:
         self._refusals: dict[int, str] = {}
         """Why changes are refused, by warehouse. Replaced as a whole, so that readers need no lock."""
         self._stop = Event()
-        self._looked = Event()
+        self._first_look_ended = Event()
         self._thread: Thread | None = None
         self._looks: dict[int, Thread] = {}
         """The last look at each warehouse."""
@@ -175,7 +175,7 @@ class Fence:
         return self._refusals.get(warehouse.id)
 
     def gap(self, warehouse: Warehouse) -> str | None:
-        """Return why nobody would notice another copy at work on a warehouse, or None."""
+        """Return why a server on another copy of the database would go unnoticed in a warehouse, or None."""
         row = self._rows.get(warehouse.id)
         return row.reason if row is not None and row.state == "unguarded" else None
 
@@ -190,17 +190,17 @@ class Fence:
         """
         self._thread = Thread(target=self._run, name="fence", daemon=True)
         self._thread.start()
-        self._looked.wait(FIRST_LOOK_S)
+        self._first_look_ended.wait(FIRST_LOOK_S)
 
     def close(self) -> None:
-        """Renew once more, so that the file tells of the last changes, and let another server have the lease."""
+        """Renew once more, so that the file has the position of the last change, and release the lease."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(LAST_RENEWAL_S + 1)
 
     def _run(self) -> None:
         self._attempt(lambda: self.look(is_first=True))
-        self._looked.set()
+        self._first_look_ended.set()
         due = monotonic() + self._interval_s
         while not self._stop.wait(min(self._interval_s, REFRESH_S)):
             if monotonic() >= due:

@@ -327,7 +327,7 @@ class _ChangeBuilder:
         if (before, after) == (STORAGE, IMPL):
             version = self.change.values["version"] = self.state.current_version()
             if version is not None:
-                # From now on the entry's schema counts, which nobody kept up to date while storage was in charge.
+                # From now on the entry's schema counts. It was not kept up to date while storage managed the versions.
                 self.change.values.setdefault("schema", self.state.stored_schema(version))
         elif (before, after) == (IMPL, STORAGE):
             self._hand_over_to_storage()

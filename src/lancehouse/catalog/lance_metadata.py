@@ -287,7 +287,7 @@ def find_reusable_prefix(
     if before is None or before.last_accepted is None or entry.version is None or before.location != entry.location:
         return None
     if entry.version >> VERSION_BITS:
-        return None  # such ids cannot be told from those of other branches
+        return None  # such ids look like those of other branches
     main, inherited = before.main, before.inherited_count
     # The last accepted snapshot is never kept: its row is read again, which shows whether the catalog still has it (see
     # `is_continued_by`).
@@ -546,7 +546,7 @@ def _versions_before(history: History | None, version: int) -> Sequence[Version]
 def _metadata_head(
     entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList, last: SnapshotRow | None
 ) -> Json:
-    # A client that tells the totals of a version, so that nobody reads its manifest, tells its columns, too.
+    # A client that sends the totals of a version, so that its manifest need not be read, sends the schema as well.
     is_described = last is not None and version_from_row(last) is not None
     if history is not None and (history.version == entry.version or not is_described):
         schema = history.schema

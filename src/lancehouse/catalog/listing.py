@@ -110,14 +110,14 @@ def list_views_of(
 ) -> list[tuple[Levels, str]]:
     """Return Lance tables of a warehouse that a caller may read, and that were created as views of a table.
 
-    What they are made of now, their own schemas say.
+    A table may have been overwritten since: its own schema says what it is a view of now.
 
     Args:
         database: of the catalog.
         caller: who asks.
         warehouse: the warehouse of the views.
         source: id of the table that they were made of, as the client that created them wrote it.
-        limit: most entries that are looked at.
+        limit: most entries to read.
     """
     views = database.read(
         lambda tx: repository.list_entries_with_property(tx, warehouse.id, "lance", VIEW_OF, source, limit)

@@ -49,7 +49,7 @@ KNOWN_S = 60.0
 """How old the number of all tables under maintenance may be, in seconds: many take long to count."""
 _TOTAL = re.compile(r"[0-9]{1,19}")
 COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
-"""Marks: the last commit that was planned, when all tables were gone through, and who plans."""
+"""Names of marks: the last commit that was planned, the time of the last sweep, and the worker that plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +194,12 @@ class Maintenance:
         self._database = database
         self._warehouses = {warehouse.id: warehouse for warehouse in warehouses}
         self.backends = dict(backends or {})
-        self._known, self._known_until = 0, 0.0
+        self._table_count, self._table_count_until = 0, 0.0
 
     # Planning
 
     def become_scheduler(self, worker: str, seconds: float) -> bool:
-        """Become or stay the one that plans; False if another worker does."""
+        """Become or remain the worker that plans, for some seconds; return False if another worker is."""
 
         def work(tx: Tx) -> bool:
             now = rows.read_clock(tx)
@@ -235,9 +235,10 @@ class Maintenance:
         return len(plans.due)
 
     def sweep(self, every_s: float) -> int | None:
-        """Go through all tables of this catalog, if that was last done so long ago, or a policy has changed since.
+        """Plan over all tables of this catalog, if the last sweep is that long ago, or a policy has changed since.
 
-        So tables are found whose policy was switched on, and those whose commits only storage sees are looked at.
+        This finds tables whose policy was switched on, and those whose versions storage manages, whose commits the
+        catalog does not see.
 
         Returns:
             How many tables were planned; None if it is not time yet.
@@ -264,7 +265,7 @@ class Maintenance:
         return planned_count
 
     def _finish_sweep(self, tx: Tx, before: int | None, started: int) -> None:
-        # Unless a policy has changed meanwhile: then all are gone through again.
+        # A policy that changed meanwhile has reset the mark (`request_sweep`): then the next call sweeps again.
         if rows.find_mark(tx, SWEPT) == before:
             rows.put_mark(tx, SWEPT, started)
         rows.delete_runs_before(tx, started - KEPT_RUNS_MS)
@@ -286,7 +287,7 @@ class Maintenance:
                 continue
             if (due := _find_due(policy, seen, table, now, polled_before)) is not None:
                 at, why = due
-                # Never while somebody is in the middle of a series of commits, as far as that can be seen.
+                # Not before the table has been left alone for a while: more commits may follow.
                 at = max(at, now, table.changed_ms + int(policy.settle.total_seconds() * 1000))
                 at = open_window(policy, at)
                 if table.due_ms is None or at < table.due_ms:
@@ -299,7 +300,7 @@ class Maintenance:
             self._database.write(partial(_plan_others, backend=backend, tables=tables[start : start + PAGE]))
 
     def is_time(self, mark: str, every_s: float) -> bool:
-        """Return whether something was last done so long ago, and note that it is done now."""
+        """Return whether a mark is older than `every_s`, and set it to now if so: only one worker gets True."""
 
         def work(tx: Tx) -> bool:
             now = rows.read_clock(tx)
@@ -461,7 +462,7 @@ class Maintenance:
                     raise table_not_found(levels[:-1], levels[-1])
                 table_key = entry.id
             maintained = rows.find_maintained_table(tx, backend, table_key)
-            # What somebody asked for before stays, unless it is being done.
+            # An earlier request that no worker has begun stays.
             requested = (
                 maintained.requested.split(",") if maintained is not None and maintained.lease_until_ms is None else ()
             )
@@ -486,8 +487,8 @@ class Maintenance:
             now, most = rows.read_clock(tx), min(limit, MOST_LISTED)
             upto = now + 3_600_000
             tables, runs = rows.list_maintained_tables(tx, upto, most), rows.list_recent_runs(tx, most)
-            # Most callers may read all that comes first. For others, all tables are gone through: to leave out what
-            # they may not read after the cut might leave nothing.
+            # Usually the caller may read everything on the first page. If not, filter before the page is cut: filtering
+            # the page could leave nothing of it, though there are readable tables further on.
             if not all(can_read(table.backend, table.levels) for table in tables) or not all(
                 can_read(backend, levels) for backend, levels, _ in runs
             ):
@@ -506,9 +507,9 @@ class Maintenance:
         )
 
     def _count_tables(self, tx: Tx) -> dict[str, int]:
-        if monotonic() > self._known_until:
-            self._known, self._known_until = rows.count_known_tables(tx), monotonic() + KNOWN_S
-        return {"known": self._known, **rows.count_tables(tx)}
+        if monotonic() > self._table_count_until:
+            self._table_count, self._table_count_until = rows.count_known_tables(tx), monotonic() + KNOWN_S
+        return {"known": self._table_count, **rows.count_tables(tx)}
 
 
 def _plan_others(tx: Tx, backend: str, tables: Sequence[tuple[str, ...]]) -> None:
@@ -531,5 +532,5 @@ def _find_due(
 
 
 def request_sweep(tx: Tx) -> None:
-    """Let all tables be gone through soon, because a policy has changed."""
+    """Have the next `sweep` plan over all tables, because a policy has changed."""
     rows.put_mark(tx, SWEPT, 0)

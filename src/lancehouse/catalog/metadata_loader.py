@@ -105,7 +105,7 @@ class VendedAccess:
 
 NO_ACCESS = VendedAccess()
 LASTING = frozenset({"none", "static"})
-"""Values of `vend` for which nobody has to be asked, and nothing expires."""
+"""Values of `vend` that need no other service, and give no credentials that expire."""
 EXPIRES_AT = "expires-at"
 """Part of the names of Iceberg's properties that say when credentials expire."""
 ONLY_READS: Mapping[str, str] = to_iceberg_config({ACCESS: READ})
@@ -213,7 +213,7 @@ class MetadataLoader:
 
 
 def _published_config(entry: EntryRow) -> Mapping[str, str]:
-    """Return the setting that spares readers a look whether the manifest of the current version is in its place."""
+    """Return the setting that says that the current version's manifest is in its place; else readers look for it."""
     is_known = entry.published is not None and entry.published == entry.version
     return {PUBLISHED: str(entry.published)} if is_known else {}
 
@@ -369,7 +369,7 @@ TABLE_BYTES, VERSION_BYTES = 4_000, 500
 """Approximate memory in bytes of one table, and of one version, besides its JSON."""
 
 STORAGE_REFRESH_S = 60.0
-"""Seconds after which a table in an object store is looked at again, for what was done there without the catalog."""
+"""Seconds between two looks at a table in an object store, for tags, branches and clean-ups without the catalog."""
 
 Key = tuple[int, str]
 """Id of the warehouse, and UUID of the table."""
@@ -434,9 +434,9 @@ class LanceMetadataCache:
     A table's metadata are built from its entry in the catalog and from its storage, whoever wrote there. They are
     returned from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
 
-    Each look at an object store costs requests. Of a table there that the catalog manages, all that commits decide is
-    in the database; what only storage tells (tags, branches, clean-ups) is looked for every `storage_refresh_s`
-    seconds, and when all snapshots are asked for.
+    Each look at an object store costs requests. For a table there that the catalog manages, the database has everything
+    that commits decide. What only storage knows (tags, branches, clean-ups) is read every `storage_refresh_s` seconds,
+    and when all snapshots are requested.
     """
 
     def __init__(
@@ -524,7 +524,7 @@ class LanceMetadataCache:
             return self._put(key, replace(self._build_managed(entry, cached, cached.history, 0, None), is_listed=False))
 
     def _build_from_rows(self, entry: EntryRow, cached: _CachedTable | None) -> _CachedTable | None:
-        """Return a table of an object store as the database has it, with what storage told recently.
+        """Return a table of an object store as the database has it, with what was read from storage recently.
 
         None if the catalog does not manage the table, the last look is too long ago, or the database lacks what only
         the manifest has: an older client committed.
@@ -597,7 +597,7 @@ class LanceMetadataCache:
                     stored.version: stored.manifest for stored in cached.history.on_main
                 }:
                     return replace(cached, started_ns=started_ns)
-            # What the catalog told of versions is not taken for what storage has, now that storage is in charge.
+            # Storage has taken over: versions that were built from rows of the database are read anew from storage.
             if known_history is not None and any(version.is_told for version in known_history.versions):
                 known_history = None
             history = lake.read_history(table, known=known_history, listed=manifests)
@@ -750,7 +750,7 @@ class LanceMetadataCache:
 
 
 def _is_recent(entry: EntryRow, cached: _CachedTable, now_ns: int) -> bool:
-    """Return whether a table in an object store was looked at so recently that only its versions are looked for."""
+    """Return whether a table in an object store was read so recently that only its versions must be listed."""
     return cached.history is not None and cached.revision == entry.revision and now_ns < cached.recent_until_ns
 
 

@@ -41,7 +41,7 @@ from lancehouse.store.principals import Kind as Kind
 from lancehouse.store.statements import Tx
 
 TOKEN_PREFIX = "lh_"  # noqa: S105
-"""Prefix of static bearer tokens, which tells them from other tokens and makes leaked ones easy to find."""
+"""Prefix of static bearer tokens, by which they are recognized, and leaked ones are easy to find."""
 
 COST, BLOCK, PARALLEL = 2**13, 8, 1
 """Parameters n, r and p of scrypt."""

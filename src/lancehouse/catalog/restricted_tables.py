@@ -79,7 +79,7 @@ class RestrictedTables:
         version: int | None = None,
         branch: str | None = None,
     ) -> RestrictedRows:
-        """Open a table, at its current version or another one: the grants of now count for all.
+        """Open a table at its current version or another one; the current grants apply to every version.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such table, version

@@ -120,7 +120,7 @@ class Tables:
             self.get_entry(caller, warehouse, levels, name)
 
     def set_published(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, published: str) -> None:
-        """Record what a client tells of a table: that the manifest of its current version is at its final path.
+        """Record that the manifest of a table's current version is at its final path, as a client reports.
 
         It is no error if the client may not write, if the table has moved on, or if the database cannot be written:
         readers then look themselves.

@@ -49,7 +49,7 @@ class WebhookSender:
         """For webhooks that failed: when to try again, and how long the next pause is."""
 
     def run(self, stop: Event) -> None:
-        """Send events until told to stop."""
+        """Send events until `stop` is set."""
         while not stop.wait(LOOK_EVERY_S):
             for webhook in self._webhooks:
                 if self._pauses.get(webhook.name, (0.0, 0.0))[0] > time():
@@ -64,7 +64,7 @@ class WebhookSender:
         """Send what is next for a webhook, as far as it is this server's turn; return whether there may be more."""
         now = now_ms()
         position = self._database.read(lambda tx: audit.find_webhook(tx, webhook.name))
-        if position is None:  # new: what was before it is not its own
+        if position is None:  # a new webhook: it gets the changes from now on
             first = self._audit.last_position()
             self._database.write(lambda tx: audit.insert_webhook(tx, webhook.name, first))
             return False

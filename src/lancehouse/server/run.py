@@ -223,7 +223,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         *principals_api.routes(principals),
     ]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
-    checks = [Check("backend", each.name, backends[each.name].ping, OTHERS_S) for each in settings.backends]
+    checks = [Check("backend", backend.name, backends[backend.name].ping, OTHERS_S) for backend in settings.backends]
     app = App(
         catalog,
         authenticator,
@@ -259,8 +259,8 @@ def create_backends(
     settings: ServerSettings, catalog: Catalog, authenticator: RequestAuthenticator, endpoint: str
 ) -> dict[str, Backend]:
     """Return the warehouses of a server, which answers at `endpoint` in this process, and its other backends."""
-    others = {backend.name: create_backend(backend) for backend in settings.backends}
-    return _warehouse_backends(catalog, authenticator, endpoint) | others
+    other_backends = {backend.name: create_backend(backend) for backend in settings.backends}
+    return _warehouse_backends(catalog, authenticator, endpoint) | other_backends
 
 
 def _warehouse_backends(catalog: Catalog, authenticator: RequestAuthenticator, endpoint: str) -> dict[str, Backend]:

@@ -166,16 +166,15 @@ class ServerSettings:
         changeable = {setting.name for setting in SERVER_SETTINGS if setting.changeable}
         if (self.tls_cert is None) != (new.tls_cert is None):  # connections are either encrypted or not
             changeable -= {"tls_cert", "tls_key"}
-        if (self.max_memory is None) != (new.max_memory is None):  # a single process has nobody who watches it
+        if (self.max_memory is None) != (new.max_memory is None):  # only a parent watches memory
             changeable -= {"max_memory"}
-        different = [each for each in type(self).__slots__ if getattr(self, each) != getattr(new, each)]
-        changed = [name for name in different if name in changeable]
-        taken = replace(self, **{name: getattr(new, name) for name in changed})
+        differing = [name for name in type(self).__slots__ if getattr(self, name) != getattr(new, name)]
+        changes = {name: getattr(new, name) for name in differing if name in changeable}
         limits = [
             s.name for s in SERVER_SETTINGS if s.limit and getattr(self.limits, s.limit) != getattr(new.limits, s.limit)
         ]
-        others = [name for name in different if name not in changeable and name != "limits"]
-        return SettingChanges(taken, tuple(changed), (*others, *limits))
+        needs_restart = [name for name in differing if name not in changeable and name != "limits"]
+        return SettingChanges(replace(self, **changes), tuple(changes), (*needs_restart, *limits))
 
 
 @dataclass(frozen=True, slots=True)

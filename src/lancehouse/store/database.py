@@ -333,8 +333,8 @@ class _Reader:
     def _read_cached(self, work: Callable[[Tx], T], key: Hashable) -> T:
         """Return a cached result if no other connection has written since, else run `work`.
 
-        `PRAGMA data_version` tells that to each connection, and this one never writes. If something is written between
-        the pragma and `work`, the result is newer than its version says, which does no harm.
+        `PRAGMA data_version` changes with each such write, and this connection never writes. If something is written
+        between the pragma and `work`, the result is newer than its version says, which does no harm.
         """
         try:
             version = self._execute("PRAGMA data_version").fetchone()[0]

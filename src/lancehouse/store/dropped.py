@@ -117,5 +117,5 @@ def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:
 
 
 def release_location(tx: Tx, location_key: str) -> None:
-    """Delete dropped entries at a location whose files nobody wants to delete: a new entry may have the files."""
+    """Delete dropped entries at a location whose files are to stay, so that a new entry can have the files."""
     tx.run(RELEASE, {"place": location_key})

@@ -129,7 +129,7 @@ def count_up(tx: Tx, name: str, by: int) -> None:
 
 
 def take_mark(tx: Tx, name: str, holder: str, until_ms: int, now_ms: int) -> bool:
-    """Hold a mark until a time, or for longer; False if somebody else does."""
+    """Take or keep a mark until a time; return False if another holder has it."""
     return tx.run(TAKE_MARK, {"name": name, "holder": holder, "number": until_ms, "now": now_ms}) == 1
 
 
@@ -259,7 +259,7 @@ def request_maintenance(
 
 
 def cancel_plans(tx: Tx, entries: Iterable[int]) -> None:
-    """Plan nothing for tables that are not to be maintained, unless somebody asked for it."""
+    """Cancel what is planned for tables that are not maintained, except what was requested."""
     rows = [{"entry": entry} for entry in entries]
     if rows:
         tx.run_many(POSTPONE, rows)
@@ -528,11 +528,11 @@ def _to_levels(path: str, own_path: str | None, name: str, entry: int | None) ->
 # Status
 
 PAGE = 10_000
-"""Tables that are read at once, where all are gone through."""
+"""Tables that are read at once, where all are read."""
 FEW = 1_000
 """Tables whose runs are looked up table by table."""
 MOST_LOOKED_AT = 200_000
-"""Newest runs that are gone through for those of many tables."""
+"""Newest runs that are searched for those of many tables."""
 
 
 _HAS_FAILED = m.c.failures > literal_column("0")
@@ -608,7 +608,7 @@ COUNTS = Statement(
         .scalar_subquery(),
     )
 )
-# Dropped tables are few: to count them apart spares a look at the entry of every table.
+# Dropped tables are few, so they are counted apart: a join would read the entry of every table.
 COUNT_KNOWN = Statement(
     select(
         select(func.count()).select_from(m).scalar_subquery()

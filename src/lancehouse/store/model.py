@@ -52,7 +52,7 @@ def _define_required(kind: Any, *names: str) -> list[Column[Any]]:
 
 
 NEVER_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}
-"""Ids are never reused, so that whoever still holds one cannot meet another row."""
+"""Ids are never reused: an id that is held in memory never refers to another row."""
 
 warehouses = Table(
     "warehouses",
@@ -457,7 +457,7 @@ class FenceRow:
     """Id of the last change in the audit when the file was last written."""
     state: FenceState
     reason: str
-    """Why changes are refused, or why nobody checks."""
+    """Why changes are refused, or why the file cannot be checked."""
     renewed_ms: int | None
     """When the file was last written by a server on this database; None if it never was."""
     holder: str

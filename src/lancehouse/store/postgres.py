@@ -108,7 +108,7 @@ class PostgresTx(Tx):
         self._readonly = readonly
 
     def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
-        # Prepared, as the driver does by itself in time, a statement may get a plan for values that nobody knows.
+        # The driver prepares statements that are run often. Postgres may then plan them once, for unknown values.
         prepare = False if statement.is_planned_anew else None
         return self._execute(statement.postgres, values, prepare).fetchall()
 

@@ -297,7 +297,7 @@ def list_entries_with_property(
 ) -> list[tuple[tuple[str, ...], str]]:
     """Return namespace and name of the entries of a warehouse that may have a property of this value.
 
-    All entries of the warehouse are looked at, and text in another property can look alike.
+    All entries of the warehouse are read, and another property may contain the same text.
     """
     pair = to_json({key: value})[1:-1]
     for special in "/%_":

@@ -328,7 +328,7 @@ class _Compiler:
     def __init__(self, shape: RecordShape) -> None:
         self._shape = shape
         self._count = 0
-        self._named: dict[str, Any] = {}
+        self._schema_by_name: dict[str, Any] = {}
 
     def compile(self, schema: Any, expected: IcebergType | None, id: int | None) -> _Type:
         """Return how values of a type are decoded.
@@ -351,7 +351,7 @@ class _Compiler:
             case str() if schema in _PRIMITIVES:
                 return _PRIMITIVES[schema]
             case str():
-                return self.compile(self._named[schema], expected, id)
+                return self.compile(self._schema_by_name[schema], expected, id)
             case ["null", other]:
                 return self._optional(other, expected, id, 1)
             case [other, "null"]:
@@ -379,7 +379,7 @@ class _Compiler:
 
     def _remember(self, schema: dict[str, Any]) -> None:
         if isinstance(schema.get("name"), str):
-            self._named[schema["name"]] = schema
+            self._schema_by_name[schema["name"]] = schema
 
     def _optional(self, schema: Any, expected: IcebergType | None, id: int | None, index: int) -> _Type:
         inner = self.compile(schema, expected, id)
@@ -573,7 +573,7 @@ class ManifestReader:
 
     def __init__(self, read_file: ReadFile) -> None:
         self._read_file = read_file
-        self._kept = Budget(MAX_VALUES)
+        self._kept_values = Budget(MAX_VALUES)
         self._block_bytes = Budget(MAX_BYTES, "bytes")
 
     def read_list(self, path: str) -> Iterator[ManifestFile]:
@@ -584,7 +584,7 @@ class ManifestReader:
             InvalidInputError: it exceeds a limit, or its name is not valid.
             ServiceUnavailableError: the storage cannot be read now.
         """
-        return self._read(path, _LIST, self._kept, renew=False)
+        return self._read(path, _LIST, self._kept_values, renew=False)
 
     def read_entries(
         self, manifest: ManifestFile, *, skip: frozenset[int] = frozenset(), keep: bool = False
@@ -599,7 +599,7 @@ class ManifestReader:
         Raises:
             LanceNamespaceError: as `read_list`.
         """
-        values = self._kept if keep else Budget(MAX_ENTRY_VALUES)
+        values = self._kept_values if keep else Budget(MAX_ENTRY_VALUES)
         for entry in self._read(manifest.manifest_path, replace(_ENTRIES, skipped=skip), values, renew=not keep):
             yield _inherit_from_manifest(entry, manifest)
 

@@ -282,7 +282,7 @@ _Record = TypeVar("_Record")
 
 
 class FileAccess(Protocol):
-    """Decides which files a caller may be told to read."""
+    """Decides which files may be named to a caller."""
 
     def check_readable(self, file: str, what: str) -> None:
         """Raise if the caller may not read this file."""

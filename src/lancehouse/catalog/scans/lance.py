@@ -36,7 +36,7 @@ from lancehouse.catalog.scans.exports import ExportRequest, Exports
 from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks, task_not_found
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.chunked_scan import group_up_to
-from lancehouse.lake.dataset import TableRef, from_snapshot_id
+from lancehouse.lake.dataset import VERSION_BITS, TableRef, from_snapshot_id
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.lake.restricted_rows import VisiblePart
 from lancehouse.store.model import EntryRow, ExportRow
@@ -436,7 +436,7 @@ class _ScannedTable:
 
     def _is_replaced_since(self, snapshot_id: int) -> bool:
         """Return whether an operation may have replaced the schema after a snapshot, on main or on another branch."""
-        on_branch = snapshot_id >> 32
+        on_branch = snapshot_id >> VERSION_BITS
         return any(
             other != FIRST and (on_branch or other > snapshot_id)
             for other, snapshot in self.snapshots.items()

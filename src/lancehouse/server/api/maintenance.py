@@ -97,10 +97,10 @@ def routes(backends: Mapping[str, Backend]) -> list[Route]:
 
 
 def maintenance_metrics(maintenance: Maintenance) -> Iterator[Metric]:
-    """Yield what the database tells of maintenance; nothing while it is out of reach."""
+    """Yield what the database knows of maintenance; nothing while it is out of reach."""
     try:
         counts, counters = maintenance.counters()
-    except LanceNamespaceError:  # without its database a server still tells of itself
+    except LanceNamespaceError:  # a server without its database still reports its other metrics
         return
     tables = GaugeMetricFamily("lancehouse_maintenance_tables", "Tables by state.", labels=["state"])
     for state in STATES:

@@ -49,7 +49,7 @@ HEAD, LINE = 50, 20
 TablePlace = tuple[str, tuple[str, ...]]
 """Backend and levels of a table."""
 _NOT_READABLE = (TableNotFoundError, NamespaceNotFoundError, PermissionDeniedError, InvalidInputError)
-"""Errors of a source that is gone, or that the caller may not read: it is not named, and which it is not told."""
+"""Errors of a source that is gone, or that the caller may not read. The response does not say which, nor its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,16 @@ class LineageWalk:
     def _add_sources(self, table: LineageTable) -> None:
         """Follow the sources of views upwards; each has one."""
         while table.view is not None:
-            known = next((each for each in self._candidates(table) if (each[0].name, each[1]) in self.tables), None)
-            if known is not None:  # a circle
-                self.edges.append(((known[0].name, known[1]), table.place))
+            candidates = list(self._candidates(table))
+            places = [(backend.name, levels) for backend, levels in candidates]
+            known_place = next((place for place in places if place in self.tables), None)
+            if known_place is not None:  # a circle
+                self.edges.append((known_place, table.place))
                 return
             if self._is_exhausted():
                 return
-            source = next(filter(None, (self._open(*each, table.depth - 1) for each in self._candidates(table))), None)
+            sources = (self._open(backend, levels, table.depth - 1) for backend, levels in candidates)
+            source = next(filter(None, sources), None)
             if source is None:
                 self.hidden += 1
                 return

@@ -87,7 +87,7 @@ class IssuerSettings:
     name_prefix: str = ""
     """Put before that name, and before those of groups, so that two issuers cannot vouch for the same principal."""
     groups_claim: str = ""
-    """The claim that lists the names of groups; empty: the issuer says of nobody in which groups they are."""
+    """The claim that lists the names of groups; empty: the issuer does not say who is in which group."""
 
     def __post_init__(self) -> None:
         for name in ("issuer", "audience", "name_claim"):

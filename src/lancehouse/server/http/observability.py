@@ -161,7 +161,7 @@ def install_logging(log: Log) -> None:
     root.handlers = [JsonLogHandler(log)]
     root.setLevel(log.level)
     logging.captureWarnings(True)
-    # What nobody catches would be printed as text of many lines.
+    # Uncaught errors would otherwise be printed as text of many lines.
     sys.excepthook = lambda _, error, __: logger.critical("the process ends", exc_info=error)
     sys.unraisablehook = lambda hook: logger.error("an error that nobody can catch", exc_info=hook.exc_value)
     threading.excepthook = lambda hook: logger.error("a thread ended", exc_info=hook.exc_value)
@@ -213,7 +213,7 @@ RESTARTS = ("crashed", "hung", "memory")
 """Reasons for which a worker is replaced."""
 RESTARTS_FILE = "restarts.json"
 Source = Callable[[], Iterable[Metric]]
-"""Returns metrics that are taken when somebody asks for them."""
+"""Returns metrics that are computed for each request to /metrics."""
 
 
 class Metrics:
@@ -286,7 +286,7 @@ class Metrics:
         self._log_lines.inc(lines)
 
     def add_source(self, source: Source) -> None:
-        """Add metrics that are taken when somebody asks for them, and are the same in all workers."""
+        """Add metrics that are computed for each request to /metrics, and are the same in all workers."""
         self._sources.append(source)
 
     def to_prometheus(self) -> tuple[bytes, str]:

@@ -25,7 +25,7 @@ _PORT = re.compile(r":[0-9]*$")
 REMEMBERED = 64
 """Most good values of `Host` that are remembered: an address is parsed in microseconds, but with every request."""
 MOST_PROXIES = 10
-"""Most addresses of X-Forwarded-For that are looked at."""
+"""Most addresses of X-Forwarded-For that are read, from its end."""
 _DEFAULT_PORT = re.compile(r":(80|443)?$")
 
 

@@ -67,7 +67,7 @@ class BodyReads:
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
-        self._left = READS_PER_TURN
+        self._reads_left = READS_PER_TURN
         """Reads that are left of this turn."""
         self._is_turn_planned = False
         self._has_new_connection = False
@@ -79,8 +79,8 @@ class BodyReads:
 
     def request(self, resume: Callable[[], None]) -> None:
         """Call `resume`, which lets a connection read once: now, or in one of the next turns."""
-        if self._left and not self._has_new_connection:
-            self._left -= 1
+        if self._reads_left and not self._has_new_connection:
+            self._reads_left -= 1
             resume()
         else:
             self._waiting.append(resume)
@@ -98,7 +98,7 @@ class BodyReads:
             self._has_new_connection = False
             self._plan_turn()
             return
-        self._left, self._last_turn_s, self._has_new_connection = READS_PER_TURN, now, False
+        self._reads_left, self._last_turn_s, self._has_new_connection = READS_PER_TURN, now, False
         for _ in range(min(READS_PER_TURN, len(self._waiting))):
             self.request(self._waiting.popleft())
 

@@ -329,8 +329,8 @@ def run_once(route: Route, call: Call) -> Response:
     if key is None or route.replay is None:
         return route.handler(call)
     database = call.catalog.database
-    if (recorded := entries.find_response(database, key)) is not None:
-        return _replay(recorded, route.replay, call)
+    if (first_response := entries.find_response(database, key)) is not None:
+        return _replay(first_response, route.replay, call)
     try:
         return route.handler(call)
     # A request with the same key was committed in the meantime: the transaction found the key taken.
