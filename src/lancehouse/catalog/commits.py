@@ -189,6 +189,8 @@ class Commits:
 
     def _prepare(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> PreparedCommit:
         requirements, updates = request["requirements"], request["updates"]
+        # Outside of the write transaction: writers do not wait for what is read from storage here. `apply` finds out
+        # whether the entry has changed since.
         entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
         if any(requirement.get("type") == iceberg_tables.CREATE for requirement in requirements):
             return self._prepare_create(caller, warehouse, name, requirements, updates)

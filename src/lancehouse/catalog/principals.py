@@ -248,7 +248,8 @@ class Principals:
             for principal in new
             if not principal.external and principal.name not in existing_names
         }
-        # A hash keeps a core busy for a moment, and lets other threads run.
+        # Before the transaction, in which others would wait: a hash keeps a core busy for a moment. Other threads run
+        # meanwhile, so several are computed at once.
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             hashes = dict(
                 zip(

@@ -321,6 +321,7 @@ class Tables:
             return create_entry(tx, caller, warehouse, name, "lance", str(uuid4()), location, **new)
 
         entry = write_once(self._database, caller, work)
+        # The table exists from here on. What may fail now must not look as if nothing had been done.
         if latest is None and properties[MANAGED_BY] != IMPL:
             return self._loader.load_declared(caller, warehouse, name.levels, entry)
         try:

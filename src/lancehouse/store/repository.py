@@ -137,6 +137,7 @@ def insert_namespace(
         "properties": to_json(properties),
     }
     try:
+        # The insert locks the parent's row on Postgres, by its foreign key: a drop of the parent waits, or was first.
         with tx.savepoint():
             row = tx.fetch_one(INSERT_NAMESPACE, values)
     except ForeignKeyViolationError:  # the parent was dropped meanwhile

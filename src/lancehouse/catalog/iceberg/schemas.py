@@ -18,7 +18,6 @@ from lancehouse.catalog.iceberg import json_values
 from lancehouse.catalog.iceberg.json_values import Json, format_value
 
 _HEX = re.compile(r"([0-9a-fA-F]{2})*")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = r"\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 
@@ -98,7 +97,7 @@ _CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         "double": _check_real,
         "decimal": _check_decimal,
         "string": lambda value, _: value if isinstance(value, str) else None,
-        "uuid": lambda value, _: value if isinstance(value, str) and _UUID.fullmatch(value) else None,
+        "uuid": lambda value, _: value if isinstance(value, str) and json_values.UUID.fullmatch(value) else None,
         "date": _pattern_check(_DATE, date.fromisoformat),
         "time": _pattern_check(_TIME, time.fromisoformat),
         "timestamp": _timestamp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from json.encoder import encode_basestring
-from typing import Literal, cast
+from typing import cast
 from urllib.parse import quote
 
 import orjson
@@ -14,7 +14,7 @@ from lancehouse.catalog.callers import Caller
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
+from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult, Snapshots
 from lancehouse.catalog.tables import Tables
 from lancehouse.catalog.views import Views
 from lancehouse.catalog.warehouses import Warehouse
@@ -25,8 +25,6 @@ from lancehouse.server.http import responses
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import LIFETIME, Call, Json, Route
 from lancehouse.wire import iceberg_requests as shapes
-
-Snapshots = Literal["all", "refs"]
 
 
 def config(call: Call) -> Response:

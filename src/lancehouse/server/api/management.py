@@ -107,6 +107,7 @@ def _number(call: Call, name: str, default: int) -> int:
 ROUTES = (
     Route("listDroppedTables", "GET", WAREHOUSE + "dropped", list_dropped),
     Route("undropTable", "POST", WAREHOUSE + "undrop", undrop, alters=True),
+    # To delete the files of a large table takes long: not in the threads of short requests.
     Route("purgeTable", "POST", WAREHOUSE + "purge", purge, pool="scans", alters=True),
     Route("listEvents", "GET", WAREHOUSE + "events", list_events, pool="events", quiet=True),
 )

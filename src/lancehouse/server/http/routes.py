@@ -38,8 +38,8 @@ OF_ALL_TABLES: tuple[list[bytes], ...] = ([b"version", b"batch-create"], [b"batc
 """Paths of the Lance protocol that follow `table` without an id: they concern several tables."""
 TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
 SEPARATOR = "\x1f"
-# Longer paths are not cached.
 LONGEST_REMEMBERED = 1024
+"""Most bytes of a path whose match is cached: callers choose the paths, and the cache has thousands of them."""
 _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
