@@ -39,6 +39,7 @@ from lancehouse.catalog.errors import (
 )
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
+from lancehouse.catalog.iceberg.manifests import is_below
 from lancehouse.catalog.lance_commits import EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
 from lancehouse.catalog.metadata_loader import (
@@ -262,10 +263,9 @@ class Commits:
 
         # The metadata log may come from a registered file, so it may name anything; only files below the table's own
         # location are ever deleted because of it.
+        roots = (location_key(table.location, "iceberg"),)
         obsolete = [
-            file
-            for file in iceberg_tables.obsolete_metadata_files(before.table, table)
-            if location_key(file, "iceberg").startswith(location_key(table.location, "iceberg"))
+            file for file in iceberg_tables.obsolete_metadata_files(before.table, table) if is_below(roots, file)
         ]
         return PreparedCommit(name, apply, entry.id, [document.location], obsolete, document)
 
