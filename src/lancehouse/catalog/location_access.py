@@ -258,6 +258,7 @@ def check_table_paths(
         files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
         for file in statistics:
             files.check_readable(file["statistics-path"], "file of statistics")
+    # A folder below the table's own location needs no check: the location itself has been checked.
     for path in filter(None, map(table.properties.get, PATHS)):
         if not f"{path.rstrip('/')}/".startswith(f"{table.location.rstrip('/')}/"):
             check_chosen_location(database, caller, warehouse, path, "iceberg")

@@ -287,7 +287,7 @@ def list_grants_of_groups(tx: Tx, names: Sequence[str]) -> tuple[set[str], list[
         batch = [*names[first : first + GROUPS_AT_ONCE], *[names[first]] * GROUPS_AT_ONCE][:GROUPS_AT_ONCE]
         for name, *grant in tx.fetch_all(GRANTS_OF_GROUPS, {f"group_{n}": group for n, group in enumerate(batch)}):
             groups.add(name)
-            if grant[0] is not None:
+            if grant[0] is not None:  # a group without grants has one row, of nulls
                 grants.append(GRANT.read(grant))
     return groups, grants
 

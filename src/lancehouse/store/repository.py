@@ -254,6 +254,7 @@ def list_entries(
     """Return the names of a namespace's entries of these kinds, ordered by code point."""
     if not kinds:
         return []
+    # The statement has a fixed number of parameters, so that there is only one; repeated kinds do no harm.
     padded_kinds = [*kinds, *[next(iter(kinds))] * len(KINDS)]
     values = {"namespace": namespace_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
     return [row[0] for row in tx.fetch_all(ENTRIES, {**values, **dict(zip(KINDS, padded_kinds, strict=False))})]

@@ -391,6 +391,7 @@ class _Scan:
         ancestors, current = [], self.snapshot
         while current is not None and current.snapshot_id != self.request.start_id:
             ancestors.append(current)
+            # The start itself may have expired: that a snapshot names it as its parent is enough.
             if current.parent_snapshot_id == self.request.start_id:
                 break
             current = (
@@ -416,6 +417,7 @@ class _Scan:
     @cached_property
     def matching_manifests(self) -> list[ManifestFile]:
         """Manifests of data files that may match the filter."""
+        # Called for their errors: columns that do not exist are refused before anything is read.
         self.request.selected_ids(*self.schemas)
         self.request.stats_field_ids(*self.schemas)
         if isinstance(self.filter.superset, AlwaysFalse):

@@ -292,7 +292,7 @@ class LanceScans:
         table, warehouse = self._load_table(places, entry, part, is_latest=is_latest), places.warehouse
         row_filter = request.parse_filter(table.schema)
         ids = table.column_ids(request.selected_ids(table.schema), row_filter)
-        request.stats_field_ids(table.schema)
+        request.stats_field_ids(table.schema)  # refuses columns that do not exist; copies have no statistics
         result = _ScanResult(row_filter.residual)
         for snapshot_id, version, fragments in table.list_scanned(request):
             columns = _present_columns(ids, version.columns)
@@ -540,6 +540,7 @@ def _estimate_bytes(version: VersionExporter, request: ExportRequest) -> int:
 
 def _split(request: ExportRequest, size: int) -> Iterator[ExportRequest]:
     """Yield parts of a request of about the same size, each small enough for one response."""
+    # Both divisions round up: so many parts, and so many rows in each.
     count = -(-len(request.rows) // max(1, -(-size // COPIED_BYTES)))
     for start in range(0, len(request.rows), count):
         yield request.with_rows(request.rows[start : start + count])
