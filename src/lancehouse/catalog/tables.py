@@ -252,10 +252,13 @@ class Tables:
     def _load_iceberg(
         self, warehouse: Warehouse, entry: EntryRow, *, purge: bool
     ) -> iceberg_tables.IcebergTableMetadata | None:
-        """Return the metadata of an Iceberg table that is dropped; None if its file is lost, which a purge needs."""
+        """Return the metadata of an Iceberg table to drop; None if its file is lost or broken, which a purge needs.
+
+        Otherwise the entry of such a table, which nobody can read any more, could never be removed.
+        """
         try:
             return self._loader.documents.load(warehouse, str(entry.metadata_location)).table
-        except MetadataNotFoundError:
+        except (MetadataNotFoundError, InvalidInputError):
             if purge:
                 raise
             return None
