@@ -196,12 +196,18 @@ _KINDS = {
 
 def columns(metadata: Json) -> list[Json]:
     """Return the columns of the current schema of a table or view."""
-    schemas = metadata.get("schemas") or [metadata["schema"]]
+    schemas = _schemas(metadata)
     schema_id = metadata.get("current-schema-id")
     if "view-uuid" in metadata:
         schema_id = _current_view_version(metadata)["schema-id"]
     schema = next((schema for schema in schemas if schema.get("schema-id") == schema_id), schemas[-1])
     return [_field_json(field) for field in schema["fields"]]
+
+
+def _schemas(metadata: Json) -> list[Json]:
+    """Return all schemas; files of format version 1 may have a single one, under another key."""
+    schemas: list[Json] = metadata.get("schemas") or [metadata["schema"]]
+    return schemas
 
 
 def _field_json(field: Json) -> Json:
@@ -269,7 +275,7 @@ def refs(metadata: Json, kind: str) -> dict[str, Json]:
 
 def layout(metadata: Json) -> Json:
     """Return how rows are partitioned and sorted, as text."""
-    names = {field["id"]: field["name"] for schema in metadata["schemas"] for field in schema["fields"]}
+    names = {field["id"]: field["name"] for schema in _schemas(metadata) for field in schema["fields"]}
     specs = {spec["spec-id"]: spec["fields"] for spec in metadata.get("partition-specs") or ()}
     orders = {order["order-id"]: order["fields"] for order in metadata.get("sort-orders") or ()}
 
@@ -277,9 +283,11 @@ def layout(metadata: Json) -> Json:
         column = names.get(field.get("source-id"), "?")
         return column if field["transform"] == "identity" else f"{field['transform']}({column})"
 
+    # Files of format version 1 may have a single spec, under another key, as its fields.
+    spec = specs.get(metadata.get("default-spec-id")) or metadata.get("partition-spec") or ()
     order = orders.get(metadata.get("default-sort-order-id"), ())
     return {
-        "partition": [format_field(field) for field in specs.get(metadata.get("default-spec-id"), ())],
+        "partition": [format_field(field) for field in spec],
         "sort": [f"{format_field(field)} {field['direction']}" for field in order],
     }
 
