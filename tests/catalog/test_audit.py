@@ -15,6 +15,7 @@ from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.warehouses import Warehouse
+from lancehouse.store.audit import delete_changes
 from tests.servers.postgres import new_database
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
@@ -157,6 +158,17 @@ def test_events_come_in_order_from_where_one_was(catalog: Catalog, main: Warehou
     [event], last = catalog.audit.list_events(ADA, main, last, 100)
     assert event["type"] == "io.lancehouse.table.commit"
     assert catalog.audit.last_position() == last == int(event["id"])
+
+
+def test_positions_go_on_when_all_changes_are_deleted(catalog: Catalog, main: Warehouse) -> None:
+    for name in ("a", "b"):
+        catalog.namespaces.create(ADA, main, (name,), {})
+    last = catalog.audit.last_position()
+    for _ in range(2):
+        catalog.database.write(lambda tx: delete_changes(tx, 1 << 60))
+        assert catalog.audit.last_position() == last
+    catalog.namespaces.create(ADA, main, ("c",), {})
+    assert [event["subject"] for event in catalog.audit.list_events(ADA, main, last, 10)[0]] == ["c"]
 
 
 def test_events_are_waited_for(catalog: Catalog, main: Warehouse) -> None:

@@ -411,6 +411,26 @@ def test_an_iceberg_table_stays_one(catalog: Catalog, caller: Caller) -> None:
         commit(catalog, caller, "i", property_change(table_type="Lance"))
 
 
+@pytest.mark.parametrize("file", ["no location", "hdfs://h/x/../y", "/elsewhere/00000-a.metadata.json"])
+def test_a_metadata_log_may_name_anything(catalog: Catalog, main: Warehouse, caller: Caller, file: str) -> None:
+    """What leaves the log is deleted only if it lies below the table's location; other entries hinder no commit."""
+    location = Path(create(catalog, caller, "t", None))
+    (metadata_file,) = (location / "metadata").iterdir()
+    metadata = orjson.loads(metadata_file.read_bytes())
+    metadata["metadata-log"] = [{"timestamp-ms": 1, "metadata-file": file}]
+    metadata["properties"] = {
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "1",
+    }
+    registered = location / "metadata" / "00001-b.metadata.json"
+    registered.write_bytes(orjson.dumps(metadata))
+    catalog.tables.drop(caller, main, LEVELS, "t")
+    request = {"name": "u", "metadata-location": str(registered)}
+    catalog.tables.register(caller, main, LEVELS, request)
+    commit(catalog, caller, "u", property_change(a="b"))
+    assert load(catalog, caller, "u")["properties"]["a"] == "b"
+
+
 def test_several_tables_all(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     for name, managed_by in [("l", "impl"), ("m", "impl"), ("i", None), ("s", "storage")]:
         create(catalog, caller, name, managed_by)

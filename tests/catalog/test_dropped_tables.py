@@ -26,6 +26,7 @@ from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import dataset_files
 from lancehouse.store import repository
+from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
@@ -108,6 +109,23 @@ def test_the_name_is_free_at_once_and_the_location_is_not(catalog: Catalog, main
         catalog.dropped_tables.restore(caller, main, T)
     catalog.dropped_tables.restore(caller, main, T, TableName(("db",), "u"))
     assert load(catalog, caller, TableName(("db",), "u"))["location"] == first
+
+
+def test_a_name_that_is_taken_at_the_same_moment(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check of the name has found it free, as it does on Postgres if another transaction has just not ended."""
+    create(catalog, caller)
+    drop(catalog, caller)
+    create(catalog, caller)
+
+    def find_namespace(tx: Tx, *_: Any) -> Any:
+        return repository.find_namespace(tx, main.id, T.levels)
+
+    monkeypatch.setattr(dropped_tables, "require_name_free", find_namespace)
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.dropped_tables.restore(caller, main, T)
+    assert len(catalog.dropped_tables.list(caller, main)) == 1
 
 
 def test_of_tables_with_one_name_the_last_is_restored(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

@@ -18,13 +18,14 @@ from lancehouse.catalog.fence import MOST_TOKENS, EpochFile, Fence, find_conflic
 from lancehouse.catalog.location_access import check_location, default_location
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.store import fences
-from lancehouse.store.model import FenceRow
+from lancehouse.store import audit, fences
+from lancehouse.store.model import AuditRow, FenceRow
 from tests.servers.postgres import new_database
 from tests.waiting import wait_until
 
 OURS, OTHER = "a" * 32, "b" * 32
 ROW = FenceRow(1, OURS, 3, ("11", "22"), 40, "open", "", 1, "", 0)
+CHANGE = AuditRow(1, "ada", "", "", "", "namespace.create", "main", ("db",), "", None, None)
 FILE = EpochFile(OURS, 3, "22", 40, 1_700_000_000_000, "host:1")
 
 
@@ -136,6 +137,18 @@ def look(copy: Copy, *, is_first: bool = False) -> bool:
 
 
 MakeCopy = Callable[..., Copy]
+
+
+def test_a_pruned_audit_is_no_older_database(make_copy: MakeCopy) -> None:
+    first = make_copy("first.db")
+    first.database.write(lambda tx: audit.insert_change(tx, CHANGE))
+    assert look(first, is_first=True)
+    first.fence._end()
+    second = make_copy("second.db", first)
+    assert look(first, is_first=True)
+    second.database.write(lambda tx: audit.delete_changes(tx, 1 << 60))
+    assert not look(second, is_first=True)
+    assert "database is older" not in str(second.fence.refusal(second.warehouse))
 
 
 @pytest.mark.parametrize("winner", [0, 1])

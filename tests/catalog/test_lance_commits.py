@@ -199,6 +199,8 @@ def test_requirements_that_are_none(requirement: dict[str, Any]) -> None:
         ([{"action": "set-snapshot-ref", "ref-name": "x", "type": "tag", "snapshot-id": 8}], "unknown snapshot: 8"),
         ([{"action": "set-snapshot-ref", "type": "tag", "snapshot-id": 2}], "needs ref-name"),
         ([{"action": "remove-snapshots", "snapshot-ids": [1, 3]}], "the current snapshot 3"),
+        ([{"action": "remove-snapshots", "snapshot-ids": [4]}, snapshot(4), main(4)], "the current snapshot 4"),
+        ([snapshot(4), main(4), {"action": "remove-snapshots", "snapshot-ids": [4]}], "the current snapshot 4"),
         ([{"action": "remove-snapshots", "snapshot-ids": "1"}], "a list of numbers"),
         ([{"action": "remove-snapshots", "snapshot-ids": [2**63]}], "must be a whole number"),
         ([{"action": "remove-snapshots", "snapshot-ids": [-1]}], "must be a whole number"),

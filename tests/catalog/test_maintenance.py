@@ -54,6 +54,12 @@ def test_reasons(
     assert words is None or words in str(why)
 
 
+def test_totals_that_no_table_has_are_unknown() -> None:
+    """Writers may put any text into a summary; Python's `int` raises for one of thousands of digits."""
+    summary = {"total-records": "9" * 5000, "total-data-files": "9" * 5000}
+    assert find_reason(resolve_policy([ON]), SEEN, 101, summary) is None
+
+
 @pytest.mark.parametrize(
     ("properties", "seen", "expected"),
     [

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from lance_namespace.errors import InvalidInputError, UnauthenticatedError
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, UnauthenticatedError
 
 from lancehouse.catalog.callers import Grant, Identity, Role
 from lancehouse.catalog.principals import NewPrincipal, Principals, digest
 from lancehouse.store import migrate, repository
+from lancehouse.store import principals as principal_rows
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
@@ -426,3 +427,17 @@ def test_many_are_created_at_once_or_none(principals: Principals) -> None:
     again = principals.create_many([NewPrincipal("c"), NewPrincipal("a")], exist_ok=True)
     assert [each.is_new for each in again] == [True, False]
     assert [each.name for each in principals.list("a", 1)] == ["b"]
+
+
+def test_one_that_is_deleted_while_it_is_created_again(principals: Principals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not come back without a secret, as an external one, whose name an issuer may vouch for."""
+    principals.create("a")
+    find_holder = principal_rows.find_holder
+    answers = iter([True, False])
+
+    def find(tx: Tx, name: str, kind: principal_rows.Kind) -> object:
+        return find_holder(tx, name, kind) if next(answers) else None
+
+    monkeypatch.setattr(principal_rows, "find_holder", find)
+    with pytest.raises(ConcurrentModificationError, match="try again"):
+        principals.create_many([NewPrincipal("a")], exist_ok=True)

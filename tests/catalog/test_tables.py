@@ -455,3 +455,16 @@ def test_an_iceberg_table_whose_metadata_are_lost_can_be_dropped(
     Path(str(made.metadata_location)).unlink()
     catalog.tables.drop(caller, main, ("db",), "t")
     assert list_tables(catalog, caller) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format-version": 9}'])
+def test_an_iceberg_table_whose_metadata_are_broken_can_be_dropped(
+    catalog: Catalog, main: Warehouse, caller: Caller, content: bytes
+) -> None:
+    made = create(catalog, caller, lake=False)
+    Path(str(made.metadata_location)).write_bytes(content)
+    restarted = Catalog(catalog.database, [main])
+    with pytest.raises(InvalidInputError):
+        restarted.tables.drop(caller, main, ("db",), "t", purge=True)
+    restarted.tables.drop(caller, main, ("db",), "t")
+    assert list_tables(catalog, caller) == []

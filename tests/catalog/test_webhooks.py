@@ -31,6 +31,8 @@ class Receiver:
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
         self.answers: list[int] = []
+        self.body: Event | None = None
+        """If set, replies have a body, which does not come until then."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,8 +40,10 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.got.append(({key.lower(): value for key, value in self.headers.items()}, body))
                 self.send_response(receiver.answers.pop(0) if receiver.answers else 204)
-                self.send_header("content-length", "0")
+                self.send_header("content-length", "0" if receiver.body is None else "10")
                 self.end_headers()
+                if receiver.body is not None:
+                    receiver.body.wait(30)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -153,6 +157,19 @@ def test_a_receiver_that_is_not_there(catalog: Catalog) -> None:
     sender.send_next(webhook)
     make(catalog, "a")
     assert not sender.send_next(webhook)
+
+
+def test_the_body_of_a_reply_is_not_waited_for(
+    catalog: Catalog, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.5)
+    sender, webhook = start(catalog, receiver)
+    receiver.answers, receiver.body = [200, 200], Event()
+    for name in ("a", "b"):
+        make(catalog, name)
+        sender.send_next(webhook)
+    receiver.body.set()
+    assert receiver.events() == ["a", "b"]
 
 
 def test_encoded_secrets() -> None:

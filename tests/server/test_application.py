@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from lance_namespace.errors import ConcurrentModificationError
@@ -19,6 +20,7 @@ from lancehouse.server.http import responses
 from lancehouse.server.http.application import App
 from lancehouse.server.http.auth import Authenticator
 from lancehouse.server.http.observability import Log
+from lancehouse.server.http.protocol import StartupApp
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import Call, Route
 from lancehouse.server.setting_table import ServerLimits
@@ -243,6 +245,13 @@ def test_a_connection_lives_on_after_an_error(awkward: ServerClient) -> None:
     last = b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     said = raw(awkward.port, request + request + last)
     assert [said.count(status) for status in (b"HTTP/1.1 404", b"HTTP/1.1 200")] == [2, 1]
+
+
+def test_an_error_of_a_late_call_is_not_hidden() -> None:
+    startup_app = StartupApp(lambda: cast(App, None), lambda: None)
+    startup_app._app = cast(App, object())
+    with pytest.raises(IndexError):
+        startup_app.call_when_loaded(lambda _: [][0])
 
 
 def test_connections_are_limited(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -7,6 +8,7 @@ from lance_namespace.errors import InvalidInputError
 
 from lancehouse.catalog.callers import ANYBODY, Caller
 from lancehouse.catalog.catalog import Catalog
+from lancehouse.server.api import maintenance
 from lancehouse.server.http.routes import DEFAULT_PAGE, LARGEST_PAGE, Call, Match, parse_json_object, parse_query
 from lancehouse.wire import iceberg_requests as shapes
 
@@ -27,6 +29,12 @@ def call(query: bytes = b"", body: bytes = b"") -> Call:
 )
 def test_page(query: bytes, expected: tuple[str | None, int | None]) -> None:
     assert call(query).page_request() == expected
+
+
+@pytest.mark.parametrize("limit", ["0", "x", "", "1001", "\u0661", "000000001000", "000000001" + "0" * 5000])
+def test_a_wrong_limit_of_maintenance(limit: str) -> None:
+    with pytest.raises(InvalidInputError, match="limit must be a whole number"):
+        maintenance._parse_limit(replace(call(), query={"limit": limit}))
 
 
 @pytest.mark.parametrize("size", [b"0", b"-1", b"x", b"1.5", b"", b"%D9%A1", b"99999999999999999999"])

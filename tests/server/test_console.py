@@ -76,6 +76,22 @@ class Console:
         return answer.json
 
 
+def test_tables_of_format_version_1() -> None:
+    """LoadTable hands out the file as it is, which may be of before there were lists of schemas and specs."""
+    fields = [{"id": 1, "name": "a", "required": False, "type": "long"}]
+    spec = [{"source-id": 1, "field-id": 1000, "transform": "day", "name": "a_day"}]
+    metadata = {"format-version": 1, "schema": {"type": "struct", "fields": fields}, "partition-spec": spec}
+    assert [column["name"] for column in tables.columns(metadata)] == ["a"]
+    assert tables.layout(metadata) == {"partition": ["day(a)"], "sort": []}
+
+
+def test_totals_that_no_table_has() -> None:
+    summary = {"operation": "append", "total-records": "9" * 5000}
+    metadata = {"snapshots": [{"snapshot-id": 1, "timestamp-ms": 2, "summary": summary}]}
+    (version,) = tables.snapshots(metadata)
+    assert version["rows"] is None
+
+
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     with open_house(tmp_path_factory.mktemp("console"), many=MANY) as house:

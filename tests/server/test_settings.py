@@ -211,6 +211,11 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
         ("warehouses: {w: {location: /x, static_read: [k]}}", "key 'warehouses.w.static_read' must hold keys"),
         ("warehouses: {w: {location: /x, managed_by: me}}", "key 'warehouses.w.managed_by' must be storage or impl"),
         ("issuers: x", "key 'issuers' must be a list"),
+        (
+            "webhooks: {etl: {url: 'http://h', secret: 'whsec_****************'}}",
+            "key 'webhooks.etl.secret' is not Base64 after whsec_",
+        ),
+        ("webhooks: {etl: {url: 'http://h', secret: short}}", "key 'webhooks.etl.secret' must be a text of at least"),
         ("issuers:\n- {issuer: 'https://x'}", r"c.yaml:2: key 'issuers\[0\].audience"),
     ],
 )

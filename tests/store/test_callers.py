@@ -58,12 +58,11 @@ def test_principals(database: Database) -> None:
     assert create(database, "eve", "id of ada") is None
     assert [row for row, _, _ in database.read(lambda tx: principal_rows.list_holders(tx, "principal"))] == [bob, ada]
     read = database.read
-    assert read(lambda tx: principal_rows.find_principal(tx, name="ada")) == ada
-    assert read(lambda tx: principal_rows.find_principal(tx, client_id="id of ada")) == ada
-    assert read(lambda tx: principal_rows.find_principal(tx, name="Ada")) is None
-    assert read(lambda tx: principal_rows.find_principal(tx, client_id=None)) is None
+    assert read(lambda tx: principal_rows.find_holder(tx, "ada", "principal")) == ada
+    assert read(lambda tx: principal_rows.find_client(tx, "id of ada")) == ada
+    assert read(lambda tx: principal_rows.find_holder(tx, "Ada", "principal")) is None
     database.write(lambda tx: principal_rows.update_secret(tx, ada.id, "new id", "new hash"))
-    found = read(lambda tx: principal_rows.find_principal(tx, client_id="new id"))
+    found = read(lambda tx: principal_rows.find_client(tx, "new id"))
     assert found == PrincipalRow(ada.id, "ada", "new id", "new hash", NOW)
     with pytest.raises(InvalidInputError, match="another principal's"):
         database.write(lambda tx: principal_rows.update_secret(tx, bob.id, "new id", "x"))

@@ -18,8 +18,10 @@ from lance_namespace.errors import InternalError, InvalidInputError, InvalidTabl
 
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.store import migrate, repository
+from lancehouse.store import postgres as postgres_store
 from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
+from tests.servers.postgres import new_database
 from tests.store.rows import StoredNamespace, insert
 
 SECRET = "geheim"
@@ -210,6 +212,29 @@ def test_close_finishes_what_waits(place: StoredNamespace) -> None:
         with pytest.raises(ServiceUnavailableError, match="closed"):
             refused("t")
     place.database.close()
+
+
+def test_close_does_not_wait_for_ever(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that outlasts the patience of `close` still ends well, and leaves no connection behind."""
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.1)
+    database = Database(new_database(postgres))
+    migrate.create_if_empty(database)
+    started, end = threading.Event(), threading.Event()
+
+    def wait(tx: Tx) -> object:
+        started.set()
+        end.wait(30)
+        return repository.insert_warehouse(tx, "main", "/data")
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(database.write, wait)
+        started.wait()
+        database.close()
+        end.set()
+        assert writing.result() is not None
+    engine = database.engine()
+    assert isinstance(engine, postgres_store.Postgres)
+    assert not engine._idle
 
 
 def test_without_schema(url: str) -> None:

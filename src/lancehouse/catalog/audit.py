@@ -18,7 +18,7 @@ from lancehouse.store.model import AuditRow, Json
 LOOK_EVERY_S = 0.25
 """How often new events are looked for while a caller waits for them."""
 MOST_LOOKED_AT = 10_000
-"""Most changes that are looked at to fill one page with those that the caller may see."""
+"""Most changes that are read to fill one page with those that the caller may see."""
 TYPE = "io.lancehouse."
 
 
@@ -47,13 +47,13 @@ class AuditFilter:
 
 
 class Audit:
-    """The changes of a catalog. Nothing of it is ever changed; months that are no longer needed are deleted whole."""
+    """The changes of a catalog. A record is never changed; whole months are deleted when they are no longer needed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def list(
-        self, caller: Caller, wanted: AuditFilter, before: int | None, limit: int
+        self, caller: Caller, filter: AuditFilter, before: int | None, limit: int
     ) -> tuple[Sequence[AuditRow], int | None]:
         """Return changes, newest first, and the id from which the next page goes on, or None.
 
@@ -63,37 +63,37 @@ class Audit:
             PermissionDeniedError: the caller is no admin of the warehouse asked for, or of any.
         """
         identity = caller.identity
-        if wanted.warehouse is not None:
-            identity.require_role(Role.ADMIN, wanted.warehouse, wanted.levels or ())
+        if filter.warehouse is not None:
+            identity.require_role(Role.ADMIN, filter.warehouse, filter.levels or ())
         elif not any(grant.role >= Role.ADMIN for grant in identity.grants):
             raise PermissionDeniedError(f"{identity.name} is no admin of any warehouse, and may not read the audit")
-        found: list[AuditRow] = []
-        looked_at = 0
-        while len(found) < limit and looked_at < MOST_LOOKED_AT:
+        changes: list[AuditRow] = []
+        row_count = 0
+        while len(changes) < limit and row_count < MOST_LOOKED_AT:
             page = self._database.read(
                 lambda tx: audit.list_changes(
                     tx,
                     below=before,  # noqa: B023
-                    since_ms=wanted.since_ms,
-                    until_ms=wanted.until_ms,
-                    name=wanted.name,
+                    since_ms=filter.since_ms,
+                    until_ms=filter.until_ms,
+                    name=filter.name,
                     limit=limit,
                 )
             )
             for number, row in page:
-                before, looked_at = number, looked_at + 1
+                before, row_count = number, row_count + 1
                 is_visible = (
                     identity.has_role(Role.ADMIN, row.warehouse, row.levels, row.name or None)
                     if row.warehouse
                     else identity.is_admin_everywhere
                 )
-                if is_visible and wanted.selects(row):
-                    found.append(row)
-                if len(found) == limit:
-                    return found, before
+                if is_visible and filter.selects(row):
+                    changes.append(row)
+                if len(changes) == limit:
+                    return changes, before
             if len(page) < limit:
-                return found, None
-        return found, before
+                return changes, None
+        return changes, before
 
     def list_events(
         self, caller: Caller, warehouse: Warehouse, after: int, limit: int, wait_s: float = 0.0

@@ -25,11 +25,11 @@ Say = Callable[[str], None]
 """Called with one line of text for each notable event."""
 
 
-def _silent(line: str) -> None:
+def _ignore_line(line: str) -> None:
     pass
 
 
-def open_database(url: str, say: Say = _silent) -> Database:
+def open_database(url: str, say: Say = _ignore_line) -> Database:
     """Open a database that is ready for use; an empty one is set up, and `say` is called.
 
     Raises:
@@ -71,16 +71,16 @@ def _create_folder(folder: Path) -> None:
 
 def record_warehouses(
     database: Database,
-    wanted: Sequence[Warehouse],
+    configured: Sequence[Warehouse],
     default: Warehouse,
     roots: Mapping[str, Sequence[str]] = NO_ROOTS,
-    say: Say = _silent,
+    say: Say = _ignore_line,
 ) -> list[Warehouse]:
     """Return the warehouses to serve, with their ids; insert new ones into the database and create their folders.
 
     Args:
         database: the catalog's database.
-        wanted: the warehouses of the configuration; if empty, those that the database knows are served.
+        configured: the warehouses of the configuration; if empty, those that the database knows are served.
         default: the warehouse to serve if the database knows none either.
         roots: more locations where tables may lie, by name of the warehouse.
         say: called for each new warehouse.
@@ -90,21 +90,23 @@ def record_warehouses(
             in another's location or contains it; or `roots` names a warehouse that is not served.
     """
     existing = database.read(repository.list_warehouses)
-    served = (
-        wanted
+    warehouses = (
+        configured
         or [Warehouse(row.id, row.name, row.location, retention_s=default.retention_s) for row in existing]
         or [default]
     )
-    names = [warehouse.name for warehouse in served]
+    names = [warehouse.name for warehouse in warehouses]
     for name in roots:
         if name not in names:
             raise InvalidInputError(f"--root names warehouse {name}, which is not served; there are {', '.join(names)}")
-    prepared = [_prepare_warehouse(warehouse, roots.get(warehouse.name, ())) for warehouse in served]
-    recorded = database.write(lambda tx: [_record_warehouse(tx, warehouse) for warehouse in prepared])
-    for warehouse in recorded:
+    prepared_warehouses = [_prepare_warehouse(warehouse, roots.get(warehouse.name, ())) for warehouse in warehouses]
+    recorded_warehouses = database.write(
+        lambda tx: [_record_warehouse(tx, warehouse) for warehouse in prepared_warehouses]
+    )
+    for warehouse in recorded_warehouses:
         if warehouse.id not in {row.id for row in existing}:
             say(f"new warehouse {warehouse.name}={warehouse.location}")
-    return recorded
+    return recorded_warehouses
 
 
 def _prepare_warehouse(warehouse: Warehouse, roots: Sequence[str]) -> Warehouse:
@@ -144,10 +146,10 @@ def _record_warehouse(tx: Tx, warehouse: Warehouse) -> Warehouse:
             repository.move_warehouse(tx, row.id, warehouse.location)
         return replace(warehouse, id=row.id)
     _check_apart(warehouse, existing)
-    inserted = repository.insert_warehouse(tx, warehouse.name, warehouse.location)
-    if inserted is None:  # another server inserted it first: take its row
+    new_row = repository.insert_warehouse(tx, warehouse.name, warehouse.location)
+    if new_row is None:  # another server inserted it first: take its row
         return _record_warehouse(tx, warehouse)
-    return replace(warehouse, id=inserted.id)
+    return replace(warehouse, id=new_row.id)
 
 
 def _check_apart(warehouse: Warehouse, others: Sequence[WarehouseRow]) -> None:

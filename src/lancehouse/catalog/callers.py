@@ -102,8 +102,10 @@ class Identity:
     @cached_property
     def _seen(self) -> frozenset[tuple[str | None, tuple[str, ...]]]:
         """All namespaces that have a grant, and those above them."""
-        places = {(grant.warehouse, grant.levels) for grant in self.grants}
-        return frozenset((place, levels[:depth]) for place, levels in places for depth in range(len(levels) + 1))
+        scopes = {(grant.warehouse, grant.levels) for grant in self.grants}
+        return frozenset(
+            (warehouse, levels[:depth]) for warehouse, levels in scopes for depth in range(len(levels) + 1)
+        )
 
     def has_role(self, role: Role, warehouse: str, levels: tuple[str, ...] = (), table: str | None = None) -> bool:
         """Return whether a grant gives at least this role on a table, a namespace, or, without levels, a warehouse."""
@@ -268,4 +270,4 @@ class Caller:
 
 
 SERVER = Caller(Identity("server", ()))
-"""The server itself, as the one who makes a change that nobody asked for just now."""
+"""The server itself, which makes changes that no request asks for, such as deleting expired tables."""

@@ -39,7 +39,8 @@ from lancehouse.catalog.errors import (
 )
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
-from lancehouse.catalog.lance_commits import MAIN, EntryChange, decide
+from lancehouse.catalog.iceberg.manifests import is_below
+from lancehouse.catalog.lance_commits import EntryChange, decide
 from lancehouse.catalog.lance_metadata import is_managed, is_on_branch, managed_branches
 from lancehouse.catalog.metadata_loader import (
     LanceMetadataCache,
@@ -51,7 +52,7 @@ from lancehouse.catalog.metadata_loader import (
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.lake.dataset import snapshot_id
+from lancehouse.lake.dataset import MAIN, snapshot_id
 from lancehouse.locations import key as location_key
 from lancehouse.properties import LANCE, TABLE_TYPE, is_lance
 from lancehouse.store import repository
@@ -189,6 +190,8 @@ class Commits:
 
     def _prepare(self, caller: Caller, warehouse: Warehouse, name: TableName, request: Json) -> PreparedCommit:
         requirements, updates = request["requirements"], request["updates"]
+        # Outside of the write transaction: writers do not wait for what is read from storage here. `apply` finds out
+        # whether the entry has changed since.
         entry = self._database.read_one(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
         if any(requirement.get("type") == iceberg_tables.CREATE for requirement in requirements):
             return self._prepare_create(caller, warehouse, name, requirements, updates)
@@ -260,10 +263,9 @@ class Commits:
 
         # The metadata log may come from a registered file, so it may name anything; only files below the table's own
         # location are ever deleted because of it.
+        roots = (location_key(table.location, "iceberg"),)
         obsolete = [
-            file
-            for file in iceberg_tables.obsolete_metadata_files(before.table, table)
-            if location_key(file, "iceberg").startswith(location_key(table.location, "iceberg"))
+            file for file in iceberg_tables.obsolete_metadata_files(before.table, table) if is_below(roots, file)
         ]
         return PreparedCommit(name, apply, entry.id, [document.location], obsolete, document)
 
@@ -417,5 +419,5 @@ def _require_new(tx: Tx, warehouse: Warehouse, name: TableName) -> None:
 
 def _operation(updates: Sequence[Json]) -> str:
     """Return the operation of the last snapshot added, or "metadata", for the record of commits."""
-    added = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
-    return str(added[-1].get("summary", {}).get("operation", "append")) if added else "metadata"
+    new_snapshots = [update["snapshot"] for update in updates if update.get("action") == "add-snapshot"]
+    return str(new_snapshots[-1].get("summary", {}).get("operation", "append")) if new_snapshots else "metadata"

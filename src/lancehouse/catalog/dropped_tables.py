@@ -11,7 +11,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Servi
 from lancehouse.catalog.audit import format_time
 from lancehouse.catalog.callers import Caller, Role
 from lancehouse.catalog.entries import TableName, now_ms, record_change, require_name_free, write_once
-from lancehouse.catalog.errors import Levels, MetadataNotFoundError, check_name, format_name
+from lancehouse.catalog.errors import Levels, MetadataNotFoundError, already_exists, check_name
 from lancehouse.catalog.fence import Fence
 from lancehouse.catalog.iceberg import tables as iceberg_tables
 from lancehouse.catalog.metadata_loader import DocumentCache
@@ -82,7 +82,7 @@ class DroppedTables:
                 raise TableNotFoundError(f"Table does not exist: the time to undrop {name} is over")
             namespace = require_name_free(tx, warehouse, target, entry.kind)
             if not dropped.restore_entry(tx, entry.id, namespace.id, target.name, now_ms()):
-                raise TableNotFoundError(f"Table does not exist: {name} was restored or deleted meanwhile")
+                raise already_exists(target.levels, target.name, by=entry.kind, wanted=entry.kind)
             after = {"uuid": entry.uuid, "location": entry.location}
             before = {"namespace": list(name.levels), "name": name.name, "dropped-ms": row.dropped_ms}
             record_change(tx, caller, "table.undrop", warehouse.name, target.levels, target.name, before, after)
@@ -137,11 +137,11 @@ class DroppedTables:
             return False
 
         def work(tx: Tx) -> bool:
-            deleted = dropped.delete_dropped_entry(tx, entry.id)
-            if deleted:
+            is_deleted = dropped.delete_dropped_entry(tx, entry.id)
+            if is_deleted:
                 before = {"uuid": entry.uuid, "location": entry.location, "files-deleted": row.purge}
                 record_change(tx, caller, "table.expire", warehouse.name, row.levels, row.name, before, None)
-            return deleted
+            return is_deleted
 
         return self._database.write(work)
 
@@ -196,8 +196,7 @@ def dropped_to_json(row: DroppedRow) -> Json:
 
 def _find(tx: Tx, warehouse: Warehouse, name: TableName, dropped_ms: int | None) -> DroppedRow:
     rows = dropped.find_dropped(tx, warehouse.id, name.levels, name.name)
-    found = next((row for row in rows if dropped_ms in (None, row.dropped_ms)), None)
-    if found is None:
-        called = f"dropped table {format_name(name.levels, name.name)}"
-        raise TableNotFoundError(f"Table does not exist: there is no {called}, or its time is over")
-    return found
+    match = next((row for row in rows if dropped_ms in (None, row.dropped_ms)), None)
+    if match is None:
+        raise TableNotFoundError(f"Table does not exist: there is no dropped table {name}, or its time is over")
+    return match

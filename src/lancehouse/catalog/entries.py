@@ -140,7 +140,7 @@ def list_names(
     Raises:
         NamespaceNotFoundError: there is no such namespace.
     """
-    readable = caller.identity.readable_tables(warehouse.name, levels)
+    readable_names = caller.identity.readable_tables(warehouse.name, levels)
     limit = page_size if page_token is not None else None
 
     def work(tx: Tx) -> list[str]:
@@ -149,11 +149,11 @@ def list_names(
             raise namespace_not_found(levels)
         fetch_limit = None if limit is None else limit + 1
         after = decode_token(page_token)
-        if readable is None:
+        if readable_names is None:
             return repository.list_entries(tx, namespace.id, kinds, after, fetch_limit)
-        later = (name for name in readable if after is None or name > after)
-        found = (repository.find_entry(tx, warehouse.id, levels, name) for name in later)
-        return list(islice((entry.name for entry in found if entry and entry.kind in kinds), fetch_limit))
+        later_names = (name for name in readable_names if after is None or name > after)
+        entries = (repository.find_entry(tx, warehouse.id, levels, name) for name in later_names)
+        return list(islice((entry.name for entry in entries if entry and entry.kind in kinds), fetch_limit))
 
     names = database.read(work)
     page = names[:limit]
@@ -282,15 +282,15 @@ def record_commit(
         name: of the entry.
         operation: what it did, in one word.
         snapshot_id: the new current snapshot, or None.
-        changes: what the audit tells besides, of before and after.
+        changes: more fields for the audit: of the state before, and of the state after.
     """
     by = (caller.identity.name, caller.client, caller.request_id)
     repository.insert_commit(tx, entry.id, CommitRow(entry.updated_ms, *by, entry.revision, snapshot_id, operation))
     before, after = changes
-    told = {"uuid": entry.uuid, "revision": entry.revision, "operation": operation, "snapshot-id": snapshot_id}
+    change = {"uuid": entry.uuid, "revision": entry.revision, "operation": operation, "snapshot-id": snapshot_id}
     what = "view" if entry.kind == "view" else "table"
     action = f"{what}.create" if operation == "create" else f"{what}.commit"
-    record_change(tx, caller, action, warehouse.name, name.levels, name.name, before, {**told, **(after or {})})
+    record_change(tx, caller, action, warehouse.name, name.levels, name.name, before, {**change, **(after or {})})
 
 
 def record_change(
@@ -309,7 +309,7 @@ def record_change(
         tx: the transaction.
         caller: who makes the change.
         action: what is done to what, such as `table.drop`.
-        warehouse: its name; empty for what belongs to none.
+        warehouse: its name; empty for principals and grants, which are not in a warehouse.
         levels: the namespace.
         name: of the table, view or principal; empty for a namespace.
         before: what was, as far as it matters.
@@ -320,11 +320,14 @@ def record_change(
 
 
 def diff_properties(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Json | None, Json | None]:
-    """Return what the audit tells of properties: those that changed, as they were and as they are, without secrets."""
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    if not changed:
+    """Return the properties that changed, before and after, without secrets, as the audit shows them."""
+    changed_keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    if not changed_keys:
         return None, None
-    old, new = (redact_properties({key: each[key] for key in changed if key in each}) for each in (before, after))
+    old, new = (
+        redact_properties({key: properties[key] for key in changed_keys if key in properties})
+        for properties in (before, after)
+    )
     return {"properties": old}, {"properties": new}
 
 
@@ -362,7 +365,7 @@ def rename_entry(
         if not repository.rename_entry(tx, entry.id, namespace.id, destination.name, now_ms()):
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. Table already exists")
         action = "view.rename" if entry.kind == "view" else "table.rename"
-        before, after = ({"namespace": list(each.levels), "name": each.name} for each in (source, destination))
+        before, after = ({"namespace": list(table.levels), "name": table.name} for table in (source, destination))
         record_change(tx, caller, action, warehouse.name, destination.levels, destination.name, before, after)
 
     write_once(database, caller, work)

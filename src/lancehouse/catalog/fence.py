@@ -65,7 +65,7 @@ _NUMBERS = ("epoch", "position", "written_ms")
 LARGEST = 1 << 47
 """Bound of the numbers in the file; as a time it is one that can be shown."""
 LAST_EPOCH = 1 << 40
-"""Epochs from here on are nobody's: they are not counted on from."""
+"""An adoption counts on from the epoch in the file only below this number, which no catalog reaches."""
 
 CLOSED: tuple[FenceState, ...] = ("fenced", "adopting")
 """States in which changes are refused."""
@@ -114,32 +114,32 @@ FoundFile = EpochFile | str | None
 """The file in a warehouse; why it is not one of ours; or None if there is none."""
 
 
-def find_conflict(row: FenceRow, found: FoundFile, position: int) -> str | None:
+def find_conflict(row: FenceRow, file: FoundFile, position: int) -> str | None:
     """Return why a warehouse is not this database's to change; None if it is.
 
     Args:
         row: what the database knows.
-        found: the file in the warehouse.
+        file: the file in the warehouse.
         position: the id of the last change in the database.
     """
-    if found is None:
-        # New, or somebody deleted it. What made the database stop is not refuted by that.
+    if file is None:
+        # A new warehouse, or the file was deleted, which is no evidence against the reason for which it was fenced.
         return row.reason if row.state == "fenced" else None
-    if isinstance(found, str):
-        return f"its epoch file is not one that a Lancehouse server wrote: {found}"
-    written = f"at {datetime.fromtimestamp(found.written_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC by {found.writer}"
-    if found.catalog != row.catalog:
-        return f"another catalog's server changes it, last seen {written}"
-    if found.epoch > row.epoch:
-        return f"another copy of this database adopted it, last seen {written}"
-    if found.epoch < row.epoch or found.token in row.tokens:
+    if isinstance(file, str):
+        return f"its epoch file is not one that a Lancehouse server wrote: {file}"
+    sighting = f"at {datetime.fromtimestamp(file.written_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC by {file.writer}"
+    if file.catalog != row.catalog:
+        return f"another catalog's server changes it, last seen {sighting}"
+    if file.epoch > row.epoch:
+        return f"another copy of this database adopted it, last seen {sighting}"
+    if file.epoch < row.epoch or file.token in row.tokens:
         return None
-    if found.position > position:
+    if file.position > position:
         return (
-            f"the database is older than the warehouse: it ends with change {position}, and change {found.position} "
-            f"was seen {written}. It was restored from a backup, or a server works on another copy of it"
+            f"the database is older than the warehouse: it ends with change {position}, and change {file.position} "
+            f"was seen {sighting}. It was restored from a backup, or a server works on another copy of it"
         )
-    return f"a server works on another copy of this database, last seen {written}"
+    return f"a server works on another copy of this database, last seen {sighting}"
 
 
 class Fence:
@@ -156,7 +156,7 @@ class Fence:
         self._refusals: dict[int, str] = {}
         """Why changes are refused, by warehouse. Replaced as a whole, so that readers need no lock."""
         self._stop = Event()
-        self._looked = Event()
+        self._first_look_ended = Event()
         self._thread: Thread | None = None
         self._looks: dict[int, Thread] = {}
         """The last look at each warehouse."""
@@ -175,7 +175,7 @@ class Fence:
         return self._refusals.get(warehouse.id)
 
     def gap(self, warehouse: Warehouse) -> str | None:
-        """Return why nobody would notice another copy at work on a warehouse, or None."""
+        """Return why a server on another copy of the database would go unnoticed in a warehouse, or None."""
         row = self._rows.get(warehouse.id)
         return row.reason if row is not None and row.state == "unguarded" else None
 
@@ -190,17 +190,17 @@ class Fence:
         """
         self._thread = Thread(target=self._run, name="fence", daemon=True)
         self._thread.start()
-        self._looked.wait(FIRST_LOOK_S)
+        self._first_look_ended.wait(FIRST_LOOK_S)
 
     def close(self) -> None:
-        """Renew once more, so that the file tells of the last changes, and let another server have the lease."""
+        """Renew once more, so that the file has the position of the last change, and release the lease."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(LAST_RENEWAL_S + 1)
 
     def _run(self) -> None:
         self._attempt(lambda: self.look(is_first=True))
-        self._looked.set()
+        self._first_look_ended.set()
         due = monotonic() + self._interval_s
         while not self._stop.wait(min(self._interval_s, REFRESH_S)):
             if monotonic() >= due:
@@ -243,6 +243,9 @@ class Fence:
         # A lease that ends too late was taken before the clock was set back: its holder may be dead.
         return row.holder == self._lease or row.leased_until_ms <= now or row.leased_until_ms > now + 2 * lease_ms
 
+    def _is_leased(self, row: FenceRow | None) -> bool:
+        return row is not None and row.holder == self._lease
+
     def _look_at_all(self, warehouses: Iterable[tuple[Warehouse, FenceRow | None]], timeout_s: float) -> None:
         """Look at warehouses at the same time: a store that does not answer must not leave the others unguarded."""
         for warehouse, row in warehouses:
@@ -258,14 +261,14 @@ class Fence:
     def _look_at(self, warehouse: Warehouse, before: FenceRow | None) -> None:
         token = secrets.token_hex(8)
         try:
-            found = read_epoch_file(warehouse)
+            file = read_epoch_file(warehouse)
         except LanceNamespaceError as error:
             self._update(warehouse, partial(_unguard, reason=f"its epoch file cannot be read: {error}"))
             return
         # The database knows the token before the file does: if this process ends in between, or its write comes late,
         # the file holds a token that the database knows, whichever it is.
         was_fenced = before is not None and before.state == "fenced"
-        row = self._update(warehouse, partial(self._decide, found=found, token=token, was_fenced=was_fenced))
+        row = self._update(warehouse, partial(self._decide, file=file, token=token, was_fenced=was_fenced))
         if token not in row.tokens:
             return
         try:
@@ -275,35 +278,38 @@ class Fence:
         else:
             self._update(warehouse, partial(_note_renewal, epoch=row.epoch))
 
-    def _decide(self, tx: Tx, row: FenceRow, found: FoundFile, token: str, was_fenced: bool) -> FenceRow:
+    def _decide(self, tx: Tx, row: FenceRow, file: FoundFile, token: str, was_fenced: bool) -> FenceRow:
         """Return the row as it is to be; with `token`, if this process is to write the file."""
         if row.state == "adopting":
             return row
         if row.state == "fenced" and not was_fenced:
             return row  # fenced while this process read the file, which may have been the one before
-        now, position = read_clock(tx), fences.find_last_change(tx)
-        conflict = find_conflict(row, found, position)
+        # The last change itself is gone if the audit was pruned.
+        now, position = read_clock(tx), max(fences.find_last_change(tx), row.position)
+        conflict = find_conflict(row, file, position)
         if conflict is not None:
             # The first reason stays: what the other server has written since would only change its times.
             return row if row.state == "fenced" else replace(row, state="fenced", reason=conflict)
         if not self._may_renew(row, now):
             return replace(row, state="open", reason="") if row.state == "fenced" else row
-        known = found.token if isinstance(found, EpochFile) else ""
+        token_in_file = file.token if isinstance(file, EpochFile) else ""
         # The token in the file is kept in any case: writes may fail for longer than tokens are recalled.
-        tokens = [each for each in row.tokens if each != known] + [known] * (known in row.tokens)
+        tokens = [old_token for old_token in row.tokens if old_token != token_in_file] + [token_in_file] * (
+            token_in_file in row.tokens
+        )
         return replace(
             row,
             tokens=(*tokens[1 - MOST_TOKENS :], token),
-            position=max(position, row.position),
+            position=position,
             holder=self._lease,
             leased_until_ms=now + int(self._interval_s * LEASES * 1000),
         )
 
     def _end(self) -> None:
         rows = self._database.read(fences.list_fences)
-        held = [each for each in self._warehouses if each.id in rows and rows[each.id].holder == self._lease]
-        self._look_at_all([(warehouse, rows[warehouse.id]) for warehouse in held], LAST_RENEWAL_S)
-        for warehouse in held:
+        leased = [warehouse for warehouse in self._warehouses if self._is_leased(rows.get(warehouse.id))]
+        self._look_at_all([(warehouse, rows[warehouse.id]) for warehouse in leased], LAST_RENEWAL_S)
+        for warehouse in leased:
             self._update(warehouse, lambda _, row: replace(row, holder="", leased_until_ms=0))
 
     # Of `lancehouse db adopt`
@@ -316,8 +322,8 @@ class Fence:
         Raises:
             ServiceUnavailableError: its file cannot be read or written.
         """
-        found, token = read_epoch_file(warehouse), secrets.token_hex(8)
-        last = found.epoch if isinstance(found, EpochFile) and found.epoch < LAST_EPOCH else 0
+        file, token = read_epoch_file(warehouse), secrets.token_hex(8)
+        last = file.epoch if isinstance(file, EpochFile) and file.epoch < LAST_EPOCH else 0
         self._write(
             warehouse,
             self._update(

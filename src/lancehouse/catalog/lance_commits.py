@@ -14,12 +14,10 @@ from lance_namespace.errors import ConcurrentModificationError, InvalidInputErro
 from lancehouse import locations as places
 from lancehouse.catalog.iceberg import schemas
 from lancehouse.catalog.lance_metadata import is_on_branch
-from lancehouse.lake.dataset import VERSION_BITS, snapshot_id, version_of_snapshot
+from lancehouse.lake.dataset import MAIN, VERSION_BITS, snapshot_id, version_of_snapshot
 from lancehouse.maintenance_policy import check_properties
 from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STORAGE, TABLE_TYPE, is_lance, managed_by
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
-
-MAIN = "main"
 
 SNAPSHOT_CHANGES = frozenset({"add-snapshot", "set-snapshot-ref", "remove-snapshots", "remove-snapshot-ref"})
 """Updates that change versions, which only a table with `managed_by=impl` accepts."""
@@ -276,16 +274,19 @@ class _ChangeBuilder:
         Raises:
             InvalidInputError: the updates do not fit together.
         """
-        for branch, added in sorted(self.added.items(), key=lambda item: (item[0] == MAIN, item[0])):
+        for branch, rows_by_id in sorted(self.added.items(), key=lambda item: (item[0] == MAIN, item[0])):
             head = self._new_head(branch)
             if head is None:
                 raise InvalidInputError(f"add-snapshot needs set-snapshot-ref of {branch} in the same commit")
-            if head != max(added):
-                raise InvalidInputError(f"{branch} must be set to the newest snapshot added, {max(added)}")
-            self.change.snapshots += [row for _, row in sorted(added.items())]
+            if head != max(rows_by_id):
+                raise InvalidInputError(f"{branch} must be set to the newest snapshot added, {max(rows_by_id)}")
+            self.change.snapshots += [row for _, row in sorted(rows_by_id.items())]
         if self.main is not None:
             if self.main not in self.added.get(MAIN, ()):
                 raise InvalidInputError(f"Cannot set main to a snapshot of another branch: {self.main}")
+            # Also if the removal stands before the addition in the list: new snapshots are stored first.
+            if self.main in self.change.removed_snapshots:
+                raise InvalidInputError(f"Cannot remove the current snapshot {self.main}")
             self.change.values["version"] = self.main
         self._decide_branches()
         self._decide_properties()
@@ -326,7 +327,7 @@ class _ChangeBuilder:
         if (before, after) == (STORAGE, IMPL):
             version = self.change.values["version"] = self.state.current_version()
             if version is not None:
-                # From now on the entry's schema counts, which nobody kept up to date while storage was in charge.
+                # From now on the entry's schema counts. It was not kept up to date while storage managed the versions.
                 self.change.values.setdefault("schema", self.state.stored_schema(version))
         elif (before, after) == (IMPL, STORAGE):
             self._hand_over_to_storage()
@@ -338,8 +339,7 @@ class _ChangeBuilder:
 
         Raises:
             InvalidInputError: catalog and storage differ: a version whose manifest is not yet in its final location
-                would
-                silently be lost.
+                would silently be lost.
         """
         if self.added:
             raise InvalidInputError(f"{MANAGED_BY} cannot change in the commit of a version")
@@ -387,10 +387,10 @@ class _ChangeBuilder:
             raise InvalidInputError(f"snapshot-id {row.snapshot_id} must be greater than the current one, {current}")
         if branch != MAIN and "sequence-number" not in update["snapshot"]:
             row = replace(row, sequence=row.snapshot_id - snapshot_id(branch, 0))
-        added = self.added.setdefault(branch, {})
-        if row.snapshot_id in added:
+        rows_by_id = self.added.setdefault(branch, {})
+        if row.snapshot_id in rows_by_id:
             raise InvalidInputError(f"snapshot-id {row.snapshot_id} is added twice")
-        added[row.snapshot_id] = row
+        rows_by_id[row.snapshot_id] = row
 
     def _current_snapshot_id(self, branch: str) -> int:
         """Return the id of a branch's current snapshot; before its first own snapshot, an id below all of them."""
@@ -424,14 +424,14 @@ class _ChangeBuilder:
         self.main = target
 
     def _is_added(self, target: int) -> bool:
-        return any(target in added for added in self.added.values())
+        return any(target in rows_by_id for rows_by_id in self.added.values())
 
     def remove_snapshots(self, update: Json) -> None:
         ids = update.get("snapshot-ids")
         if not isinstance(ids, list):
             raise InvalidInputError("remove-snapshots: snapshot-ids must be a list of numbers")
         ids = [_parse_id({"snapshot-id": value}, "snapshot-id", "remove-snapshots") for value in ids]
-        if self.entry.version in ids or self.main in ids:
+        if self.entry.version in ids:
             raise InvalidInputError(f"Cannot remove the current snapshot {self.entry.version}")
         self.change.removed_snapshots += ids
 

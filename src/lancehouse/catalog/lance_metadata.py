@@ -105,10 +105,10 @@ class SnapshotList(tuple[ListedSnapshot, ...]):
         """Return how many snapshots have a lower id. The list must be ordered by id."""
         return bisect_left(self, id, key=lambda snapshot: snapshot.id)
 
-    def replace_tail(self, keep: int, more: Sequence[EncodedSnapshot]) -> SnapshotList:
+    def replace_tail(self, keep: int, new_snapshots: Sequence[EncodedSnapshot]) -> SnapshotList:
         """Return a list of the first `keep` snapshots, followed by `more`."""
-        last, added = self.after(keep), list[ListedSnapshot]()
-        for snapshot in more:
+        last, new_items = self.after(keep), list[ListedSnapshot]()
+        for snapshot in new_snapshots:
             # Iceberg's readers refuse a snapshot log that goes back in time, and clocks of writers differ.
             timestamp_ms = max(last.timestamp_ms, snapshot.timestamp_ms)
             log = b'{"snapshot-id":%d,"timestamp-ms":%d}' % (snapshot.id, timestamp_ms) if snapshot.on_main else b""
@@ -122,8 +122,8 @@ class SnapshotList(tuple[ListedSnapshot, ...]):
                 timestamp_ms,
                 blake2b(last.digest + snapshot.json, digest_size=DIGEST).digest(),
             )
-            added.append(last)
-        return SnapshotList((*self[:keep], *added))
+            new_items.append(last)
+        return SnapshotList((*self[:keep], *new_items))
 
 
 EMPTY_SCHEMA: Json = {"type": "struct", "schema-id": SCHEMA_ID, "fields": []}
@@ -287,7 +287,7 @@ def find_reusable_prefix(
     if before is None or before.last_accepted is None or entry.version is None or before.location != entry.location:
         return None
     if entry.version >> VERSION_BITS:
-        return None  # such ids cannot be told from those of other branches
+        return None  # such ids look like those of other branches
     main, inherited = before.main, before.inherited_count
     # The last accepted snapshot is never kept: its row is read again, which shows whether the catalog still has it (see
     # `is_continued_by`).
@@ -402,8 +402,8 @@ def is_on_branch(branch: str, snapshot_id: int) -> bool:
     return version_of_snapshot(branch, snapshot_id) is not None
 
 
-def tell_version(row: SnapshotRow) -> Version | None:
-    """Return a version of the main branch as its row describes it; None for other branches, and if it does not.
+def version_from_row(row: SnapshotRow) -> Version | None:
+    """Return a version of the main branch as its row describes it; None for other branches, or if it has no totals.
 
     Clients send the totals of versions in object stores, so that no manifest is read for them.
     """
@@ -529,7 +529,8 @@ def _branch_snapshots(
 def _common_prefix_length(left: Sequence[Version | None], right: Sequence[Version | None]) -> int:
     """Return the length of the common prefix of two sequences.
 
-    Versions are compared by identity: a history that is read again reuses the objects of the versions that it knew.
+    Versions are compared by identity: a history that is read again reuses the objects of the versions that it knew. The
+    loop runs in C, since it goes over all versions of a table each time that one is added.
     """
     return next(compress(count(), map(is_not, left, right)), min(len(left), len(right)))
 
@@ -545,9 +546,9 @@ def _versions_before(history: History | None, version: int) -> Sequence[Version]
 def _metadata_head(
     entry: EntryRow, history: History | None, main: SnapshotList, side: SnapshotList, last: SnapshotRow | None
 ) -> Json:
-    # A client that tells the totals of a version, so that nobody reads its manifest, tells its columns, too.
-    is_told = last is not None and tell_version(last) is not None
-    if history is not None and (history.version == entry.version or not is_told):
+    # A client that sends the totals of a version, so that its manifest need not be read, sends the schema as well.
+    is_described = last is not None and version_from_row(last) is not None
+    if history is not None and (history.version == entry.version or not is_described):
         schema = history.schema
     else:
         schema = {**(entry.schema or EMPTY_SCHEMA), "schema-id": SCHEMA_ID}

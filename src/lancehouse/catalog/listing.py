@@ -19,7 +19,6 @@ from lancehouse.schema.definitions import VIEW_OF
 from lancehouse.store import repository
 from lancehouse.store.database import Database
 from lancehouse.store.model import CommitRow, EntryRow, Kind
-from lancehouse.store.statements import Tx
 
 if TYPE_CHECKING:
     from lancehouse.catalog.catalog import Catalog
@@ -79,25 +78,21 @@ def list_lance_tables(
         raise InvalidInputError(f"limit {limit} is negative")
     caller.identity.require_sight(warehouse.name)
     after_table = _parse_page_token(page_token)
-    readable = caller.identity.readable_namespaces(warehouse.name)
-    namespaces = () if () in readable or len(readable) > MOST_PLACES else readable
+    readable_levels = caller.identity.readable_namespaces(warehouse.name)
+    namespaces = () if () in readable_levels or len(readable_levels) > MOST_PLACES else readable_levels
     tables: list[tuple[Levels, str]] = []
     # Tables that the caller may not read are filtered out after the query, so a page may take several reads.
     while True:
         size = None if limit is None else limit + 1 - len(tables)
-        batch = database.read(partial(_list_everywhere, warehouse.id, after_table, size, namespaces))
+        batch = database.read(
+            lambda tx: repository.list_entries_in_warehouse(tx, warehouse.id, "lance", after_table, size, namespaces)  # noqa: B023
+        )
         tables += [table for table in batch if caller.identity.can_list(warehouse.name, *table)]
         if size is None or len(batch) < size or len(tables) > (limit or 0):
             break
         after_table = batch[-1]
     page = tables[:limit]
     return page, encode_token(SEPARATOR.join((*page[-1][0], page[-1][1]))) if 0 < len(page) < len(tables) else None
-
-
-def _list_everywhere(
-    warehouse_id: int, before: tuple[Levels, str] | None, size: int | None, below: Sequence[Levels], tx: Tx
-) -> list[tuple[Levels, str]]:
-    return repository.list_entries_in_warehouse(tx, warehouse_id, "lance", before, size, below)
 
 
 def _parse_page_token(page_token: str | None) -> tuple[Levels, str] | None:
@@ -115,19 +110,19 @@ def list_views_of(
 ) -> list[tuple[Levels, str]]:
     """Return Lance tables of a warehouse that a caller may read, and that were created as views of a table.
 
-    What they are made of now, their own schemas say.
+    A table may have been overwritten since: its own schema says what it is a view of now.
 
     Args:
         database: of the catalog.
         caller: who asks.
         warehouse: the warehouse of the views.
         source: id of the table that they were made of, as the client that created them wrote it.
-        limit: most entries that are looked at.
+        limit: most entries to read.
     """
-    found = database.read(
+    views = database.read(
         lambda tx: repository.list_entries_with_property(tx, warehouse.id, "lance", VIEW_OF, source, limit)
     )
-    return [each for each in found if caller.identity.has_role(Role.READER, warehouse.name, *each)]
+    return [view for view in views if caller.identity.has_role(Role.READER, warehouse.name, *view)]
 
 
 def search_visible(catalog: Catalog, caller: Caller, words: Sequence[str]) -> Iterator[ListedEntry]:
@@ -163,14 +158,14 @@ def _search_tables(
     """Yield the tables and views in some namespaces whose names may contain what is missing of the words."""
     # A word may begin in the namespace's name and end in that of the table: its end is looked for.
     parts = [part for word in words if (part := word.rpartition(".")[2])]
-    wanted, after = frozenset(ids), 0
+    namespace_ids, after = frozenset(ids), 0
     while True:
         page = database.read(
             lambda tx: repository.search_entries(tx, warehouse.id, parts, ids, after, SEARCH_PAGE)  # noqa: B023
         )
         for _, namespace, name, kind in page:
             levels = namespaces.get(namespace, ())
-            if namespace in wanted and caller.identity.can_list(warehouse.name, levels, name):
+            if namespace in namespace_ids and caller.identity.can_list(warehouse.name, levels, name):
                 yield warehouse.name, (*levels, name), kind
         if len(page) < SEARCH_PAGE:
             return
@@ -185,11 +180,11 @@ def get_entry(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Le
     """
     try:
         return catalog.tables.get_entry(caller, warehouse, levels, name)
-    except TableNotFoundError as missing:
+    except TableNotFoundError as error:
         try:
             return catalog.views.get_entry(caller, warehouse, levels, name)
         except ViewNotFoundError:
-            raise missing from None
+            raise error from None
 
 
 def load_metadata(catalog: Catalog, caller: Caller, warehouse: Warehouse, levels: Levels, entry: Entry) -> LoadResult:

@@ -198,17 +198,21 @@ def check_chosen_location(database: Database, caller: Caller, warehouse: Warehou
         InvalidInputError: no table may lie there, whoever asks.
         PermissionDeniedError: the caller may not choose it.
     """
-    checked = check_location(warehouse, location, kind)
+    normalized = check_location(warehouse, location, kind)
     if caller.identity.has_role(Role.WRITER, warehouse.name):
-        return checked
-    writable = caller.identity.writable_namespaces(warehouse.name)
+        return normalized
+    writable_namespaces = caller.identity.writable_namespaces(warehouse.name)
     # If a namespace has the warehouse's name, that folder is its own, and Lance clients' layout cannot be allowed.
     namesake = database.read(lambda tx: repository.find_namespace(tx, warehouse.id, (warehouse.name,)))
-    folders = writable if namesake else [*writable, *((warehouse.name, *levels) for levels in writable)]
+    folders = (
+        writable_namespaces
+        if namesake
+        else [*writable_namespaces, *((warehouse.name, *levels) for levels in writable_namespaces)]
+    )
     roots = [location_key(default_location(warehouse, folder[:-1], folder[-1], kind), kind) for folder in folders]
-    key = location_key(checked, kind)
+    key = location_key(normalized, kind)
     if any(key.startswith(root) and key != root for root in roots):
-        return checked
+        return normalized
     raise PermissionDeniedError(
         f"{caller.identity.name} may choose locations only below the folders of the namespaces that they write to"
     )
@@ -252,8 +256,9 @@ def check_table_paths(
     # Most tables have neither: each look at a local path, however short, is one at the disk.
     if statistics := [*table.json["statistics"], *table.json["partition-statistics"]]:
         files = TableFiles(ReadableLocations.from_caller(database, caller, warehouse), table)
-        for each in statistics:
-            files.check_readable(each["statistics-path"], "file of statistics")
+        for file in statistics:
+            files.check_readable(file["statistics-path"], "file of statistics")
+    # A folder below the table's own location needs no check: the location itself has been checked.
     for path in filter(None, map(table.properties.get, PATHS)):
         if not f"{path.rstrip('/')}/".startswith(f"{table.location.rstrip('/')}/"):
             check_chosen_location(database, caller, warehouse, path, "iceberg")

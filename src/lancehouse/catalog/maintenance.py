@@ -1,10 +1,12 @@
-"""Plan the maintenance of tables from their commits, lease it to workers, and tell what is due and done.
+"""Plan the maintenance of tables from their commits, lease it to workers, and report what is due and what was done.
 
-Nothing is written by a commit: it records itself and its snapshot's totals anyway, and planning reads those.
+A commit writes nothing for maintenance: planning reads the record of the commit and the totals of its snapshot, which
+are stored anyway.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -45,13 +47,14 @@ KEPT_RUNS_MS = 30 * 86_400_000
 MOST_LISTED = 1000
 KNOWN_S = 60.0
 """How old the number of all tables under maintenance may be, in seconds: many take long to count."""
+_TOTAL = re.compile(r"[0-9]{1,19}")
 COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
-"""Marks: the last commit that was planned, when all tables were gone through, and who plans."""
+"""Names of marks: the last commit that was planned, the time of the last sweep, and the worker that plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the last look at a table has found. All of it can be found again."""
+    """What was found when a table was last examined. If it is lost, examining the table again finds the same."""
 
     version: int = 0
     rows: int = 0
@@ -74,8 +77,8 @@ class Seen:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Seen:
         """Restore what `to_json` returned; fields of other releases are ignored."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        names = {attribute.name for attribute in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in names})
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -133,8 +136,9 @@ def _after(seen: Seen, operation: str, every: timedelta) -> int:
 
 
 def _number(summary: Mapping[str, str], key: str) -> int | None:
+    # Clients write summaries. Python refuses to parse thousands of digits, and planning would fail for all tables.
     text = summary.get(key, "")
-    return int(text) if text.isdecimal() else None
+    return int(text) if _TOTAL.fullmatch(text) else None
 
 
 def open_window(policy: MaintenancePolicy, at_ms: int) -> int:
@@ -190,12 +194,12 @@ class Maintenance:
         self._database = database
         self._warehouses = {warehouse.id: warehouse for warehouse in warehouses}
         self.backends = dict(backends or {})
-        self._known, self._known_until = 0, 0.0
+        self._table_count, self._table_count_until = 0, 0.0
 
     # Planning
 
     def become_scheduler(self, worker: str, seconds: float) -> bool:
-        """Become or stay the one that plans; False if another worker does."""
+        """Become or remain the worker that plans, for some seconds; return False if another worker is."""
 
         def work(tx: Tx) -> bool:
             now = rows.read_clock(tx)
@@ -209,12 +213,14 @@ class Maintenance:
         def read(tx: Tx) -> tuple[Plans, int | None, int]:
             after = rows.find_mark(tx, COMMITS)
             if after is None:
-                # Tables that are older than this are found when all are gone through.
+                # The first call. Commits of before it are not planned: `sweep` finds their tables.
                 return Plans(), None, rows.find_last_commit(tx)
             if rows.find_last_commit(tx) == after:
                 return Plans(), after, after
             now = rows.read_clock(tx)
             plans = self._find_plans(tx, rows.list_changed_tables(tx, after), now)
+            # The mark stays behind the newest commits, so these are planned again by the next calls. That does no harm,
+            # whereas a commit that becomes visible behind the mark would never be planned.
             return plans, after, rows.find_settled_commit(tx, after, now - SETTLED_MS)
 
         def write(tx: Tx) -> None:
@@ -229,18 +235,19 @@ class Maintenance:
         return len(plans.due)
 
     def sweep(self, every_s: float) -> int | None:
-        """Go through all tables of this catalog, if that was last done so long ago, or a policy has changed since.
+        """Plan over all tables of this catalog, if the last sweep is that long ago, or a policy has changed since.
 
-        So tables are found whose policy was switched on, and those whose commits only storage sees are looked at.
+        This finds tables whose policy was switched on, and those whose versions storage manages, whose commits the
+        catalog does not see.
 
         Returns:
             How many tables were planned; None if it is not time yet.
         """
         started = self._database.read(rows.read_clock)
-        swept = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
-        if swept is not None and started - swept < every_s * 1000:
+        last_sweep = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
+        if last_sweep is not None and started - last_sweep < every_s * 1000:
             return None
-        planned, after = 0, 0
+        planned_count, after = 0, 0
         while True:
 
             def read(tx: Tx, after: int = after) -> tuple[Plans, int]:
@@ -251,14 +258,14 @@ class Maintenance:
             plans, after = self._database.read(read)
             if not plans.is_empty:
                 self._database.write(plans.store)
-            planned += len(plans.due)
+            planned_count += len(plans.due)
             if not after:
                 break
-        self._database.write(lambda tx: self._finish_sweep(tx, swept, started))
-        return planned
+        self._database.write(lambda tx: self._finish_sweep(tx, last_sweep, started))
+        return planned_count
 
     def _finish_sweep(self, tx: Tx, before: int | None, started: int) -> None:
-        # Unless a policy has changed meanwhile: then all are gone through again.
+        # A policy that changed meanwhile has reset the mark (`request_sweep`): then the next call sweeps again.
         if rows.find_mark(tx, SWEPT) == before:
             rows.put_mark(tx, SWEPT, started)
         rows.delete_runs_before(tx, started - KEPT_RUNS_MS)
@@ -280,7 +287,7 @@ class Maintenance:
                 continue
             if (due := _find_due(policy, seen, table, now, polled_before)) is not None:
                 at, why = due
-                # Never while somebody is in the middle of a series of commits, as far as that can be seen.
+                # Not before the table has been left alone for a while: more commits may follow.
                 at = max(at, now, table.changed_ms + int(policy.settle.total_seconds() * 1000))
                 at = open_window(policy, at)
                 if table.due_ms is None or at < table.due_ms:
@@ -293,7 +300,7 @@ class Maintenance:
             self._database.write(partial(_plan_others, backend=backend, tables=tables[start : start + PAGE]))
 
     def is_time(self, mark: str, every_s: float) -> bool:
-        """Return whether something was last done so long ago, and note that it is done now."""
+        """Return whether a mark is older than `every_s`, and set it to now if so: only one worker gets True."""
 
         def work(tx: Tx) -> bool:
             now = rows.read_clock(tx)
@@ -311,7 +318,7 @@ class Maintenance:
         """Lease tables that are due to a worker; see `rows.claim_tables`. A lease that ran out is recorded."""
 
         def work(tx: Tx) -> list[MaintainedTable]:
-            taken, abandoned = rows.claim_tables(tx, worker, count, most, LEASE_MS)
+            tables, abandoned = rows.claim_tables(tx, worker, count, most, LEASE_MS)
             now = rows.read_clock(tx)
             for table in abandoned:
                 message = f"{table.worker} did not renew its lease; {worker} goes on"
@@ -319,7 +326,7 @@ class Maintenance:
                     table.started_ms or now, now, table.worker, "lease", "lost", table.why, message=message
                 )
                 rows.insert_runs(tx, table.id, [run])
-            return taken
+            return tables
 
         if not self._database.read(rows.has_due_tables):
             return []
@@ -403,22 +410,24 @@ class Maintenance:
         return explain_policy(self._levels(warehouse.name, levels, None))
 
     def _levels(self, backend: str, levels: Levels, stored: Mapping[str, str] | None) -> list[Level]:
-        warehouse = next(each for each in self._warehouses.values() if each.name == backend)
+        warehouse = next(candidate for candidate in self._warehouses.values() if candidate.name == backend)
 
         def work(tx: Tx) -> list[Level]:
-            found: list[Level] = [(f"warehouse {warehouse.name}", warehouse.maintenance)]
+            policies: list[Level] = [(f"warehouse {warehouse.name}", warehouse.maintenance)]
             for depth in range(1, len(levels) + 1):
                 row = repository.find_namespace(tx, warehouse.id, levels[:depth])
-                found += [(f"namespace {'.'.join(levels[:depth])}", policy_properties(row.properties))] if row else []
+                policies += (
+                    [(f"namespace {'.'.join(levels[:depth])}", policy_properties(row.properties))] if row else []
+                )
             entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
             if entry is None or entry.kind != "lance":
-                return found
+                return policies
             config = stored
             if config is None:
-                known = rows.find_maintained_table(tx, warehouse.name, entry.id)
-                config = Seen.from_json(known.seen).config if known else {}
+                maintained = rows.find_maintained_table(tx, warehouse.name, entry.id)
+                config = Seen.from_json(maintained.seen).config if maintained else {}
             own = {**config, **policy_properties(entry.properties)}
-            return [*found, (f"table {'.'.join(levels)}", own)]
+            return [*policies, (f"table {'.'.join(levels)}", own)]
 
         return self._database.read(work)
 
@@ -445,18 +454,20 @@ class Maintenance:
         name = caller.identity.name
 
         def work(tx: Tx) -> None:
-            warehouse = next((each for each in self._warehouses.values() if each.name == backend), None)
-            which: int | tuple[str, ...] = levels
+            warehouse = next((candidate for candidate in self._warehouses.values() if candidate.name == backend), None)
+            table_key: int | tuple[str, ...] = levels
             if warehouse is not None:
                 entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
                 if entry is None or entry.kind != "lance":
                     raise table_not_found(levels[:-1], levels[-1])
-                which = entry.id
-            known = rows.find_maintained_table(tx, backend, which)
-            # What somebody asked for before stays, unless it is being done.
-            before = known.requested.split(",") if known is not None and known.lease_until_ms is None else ()
-            together = [operation for operation in OPERATIONS if operation in before or operation in chosen]
-            rows.request_maintenance(tx, backend, which, f"{name} asked for it", together, name)
+                table_key = entry.id
+            maintained = rows.find_maintained_table(tx, backend, table_key)
+            # An earlier request that no worker has begun stays.
+            requested = (
+                maintained.requested.split(",") if maintained is not None and maintained.lease_until_ms is None else ()
+            )
+            all_operations = [operation for operation in OPERATIONS if operation in requested or operation in chosen]
+            rows.request_maintenance(tx, backend, table_key, f"{name} asked for it", all_operations, name)
 
         self._database.write(work)
         return chosen
@@ -476,15 +487,15 @@ class Maintenance:
             now, most = rows.read_clock(tx), min(limit, MOST_LISTED)
             upto = now + 3_600_000
             tables, runs = rows.list_maintained_tables(tx, upto, most), rows.list_recent_runs(tx, most)
-            # Most callers may read all that comes first. For others, all tables are gone through: to leave out what
-            # they may not read after the cut might leave nothing.
+            # Usually the caller may read everything on the first page. If not, filter before the page is cut: filtering
+            # the page could leave nothing of it, though there are readable tables further on.
             if not all(can_read(table.backend, table.levels) for table in tables) or not all(
                 can_read(backend, levels) for backend, levels, _ in runs
             ):
-                known = rows.list_known_tables(tx)
-                readable = {table for table, backend, levels in known if can_read(backend, levels)}
-                tables = rows.list_maintained_tables(tx, upto, most, readable)
-                runs = rows.list_recent_runs(tx, most, readable)
+                all_tables = rows.list_known_tables(tx)
+                readable_ids = {table for table, backend, levels in all_tables if can_read(backend, levels)}
+                tables = rows.list_maintained_tables(tx, upto, most, readable_ids)
+                runs = rows.list_recent_runs(tx, most, readable_ids)
             return MaintenanceStatus(self._count_tables(tx), tables, runs, now)
 
         return self._database.read(work)
@@ -496,9 +507,9 @@ class Maintenance:
         )
 
     def _count_tables(self, tx: Tx) -> dict[str, int]:
-        if monotonic() > self._known_until:
-            self._known, self._known_until = rows.count_known_tables(tx), monotonic() + KNOWN_S
-        return {"known": self._known, **rows.count_tables(tx)}
+        if monotonic() > self._table_count_until:
+            self._table_count, self._table_count_until = rows.count_known_tables(tx), monotonic() + KNOWN_S
+        return {"known": self._table_count, **rows.count_tables(tx)}
 
 
 def _plan_others(tx: Tx, backend: str, tables: Sequence[tuple[str, ...]]) -> None:
@@ -521,5 +532,5 @@ def _find_due(
 
 
 def request_sweep(tx: Tx) -> None:
-    """Let all tables be gone through soon, because a policy has changed."""
+    """Have the next `sweep` plan over all tables, because a policy has changed."""
     rows.put_mark(tx, SWEPT, 0)

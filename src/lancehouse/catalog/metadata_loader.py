@@ -33,7 +33,7 @@ from lancehouse.catalog.lance_metadata import (
     find_reusable_prefix,
     is_managed,
     managed_branches,
-    tell_version,
+    version_from_row,
 )
 from lancehouse.catalog.warehouse_files import WarehouseFiles
 from lancehouse.catalog.warehouses import Warehouse
@@ -88,12 +88,14 @@ class VendedAccess:
         config, credentials = access
         if credentials and not write:
             config = {**config, **ONLY_READS}
-            credentials = [{**each, "config": {**each["config"], **ONLY_READS}} for each in credentials]
+            credentials = [
+                {**credential, "config": {**credential["config"], **ONLY_READS}} for credential in credentials
+            ]
         # The key is this process's own: nobody can try out secrets against an entity tag that a proxy has logged.
         digest = blake2b(orjson.dumps([config, credentials]), key=_TAG_KEY, digest_size=8).hexdigest()
         expiries = [
             int(value) / 1000 - vending.EARLY_S
-            for settings in (config, *(each["config"] for each in credentials))
+            for settings in (config, *(credential["config"] for credential in credentials))
             for key, value in settings.items()
             if EXPIRES_AT in key and value.isdecimal()
         ]
@@ -103,7 +105,7 @@ class VendedAccess:
 
 NO_ACCESS = VendedAccess()
 LASTING = frozenset({"none", "static"})
-"""Values of `vend` for which nobody has to be asked, and nothing expires."""
+"""Values of `vend` that need no other service, and give no credentials that expire."""
 EXPIRES_AT = "expires-at"
 """Part of the names of Iceberg's properties that say when credentials expire."""
 ONLY_READS: Mapping[str, str] = to_iceberg_config({ACCESS: READ})
@@ -211,7 +213,7 @@ class MetadataLoader:
 
 
 def _published_config(entry: EntryRow) -> Mapping[str, str]:
-    """Return the setting that spares readers a look whether the manifest of the current version is in its place."""
+    """Return the setting that says that the current version's manifest is in its place; else readers look for it."""
     is_known = entry.published is not None and entry.published == entry.version
     return {PUBLISHED: str(entry.published)} if is_known else {}
 
@@ -240,6 +242,7 @@ class MetadataDocument:
     def from_table(cls, location: str, table: IcebergTableMetadata) -> MetadataDocument:
         """Return the metadata file for a table's metadata."""
         document = cls(location, _copy_compact(iceberg_tables.dump(table)))
+        # In place of what the cached property `table` would parse.
         vars(document)["table"] = table
         _PARSED.add(document)
         return document
@@ -282,10 +285,11 @@ class _ParsedDocuments:
         with self._lock:
             self._documents.append(document)
             self._bytes += len(document.full_json)
+            # The newest stays, however large: its caller is about to use it.
             while self._bytes > self._limit and len(self._documents) > 1:
-                old = self._documents.popleft()
-                self._bytes -= len(old.full_json)
-                vars(old).pop("table", None)
+                oldest = self._documents.popleft()
+                self._bytes -= len(oldest.full_json)
+                vars(oldest).pop("table", None)
 
 
 _PARSED = _ParsedDocuments()
@@ -365,7 +369,7 @@ TABLE_BYTES, VERSION_BYTES = 4_000, 500
 """Approximate memory in bytes of one table, and of one version, besides its JSON."""
 
 STORAGE_REFRESH_S = 60.0
-"""Seconds after which a table in an object store is looked at again, for what was done there without the catalog."""
+"""Seconds between two looks at a table in an object store, for tags, branches and clean-ups without the catalog."""
 
 Key = tuple[int, str]
 """Id of the warehouse, and UUID of the table."""
@@ -430,9 +434,9 @@ class LanceMetadataCache:
     A table's metadata are built from its entry in the catalog and from its storage, whoever wrote there. They are
     returned from memory only if both are known to be unchanged: the entry by its revision, storage by `start_watch`.
 
-    Each look at an object store costs requests. Of a table there that the catalog manages, all that commits decide is
-    in the database; what only storage tells (tags, branches, clean-ups) is looked for every `storage_refresh_s`
-    seconds, and when all snapshots are asked for.
+    Each look at an object store costs requests. For a table there that the catalog manages, the database has everything
+    that commits decide. What only storage knows (tags, branches, clean-ups) is read every `storage_refresh_s` seconds,
+    and when all snapshots are requested.
     """
 
     def __init__(
@@ -482,9 +486,9 @@ class LanceMetadataCache:
         with self._lock_key(key):
             if (table := self._find_current(key, entry, snapshots, arrived_ns)) is not None:
                 return table
-            held = self._tables.get(key)
-            current = self._build_from_rows(entry, held) if snapshots == "refs" else None
-            return self._put(key, current or self._read_table(warehouse, entry, held, snapshots))
+            cached = self._tables.get(key)
+            current = self._build_from_rows(entry, cached) if snapshots == "refs" else None
+            return self._put(key, current or self._read_table(warehouse, entry, cached, snapshots))
 
     def _find_current(
         self, key: Key, entry: EntryRow, snapshots: Snapshots, moment_ns: int
@@ -493,16 +497,16 @@ class LanceMetadataCache:
 
         Of a table in an object store that the catalog manages, snapshots that refs point to may be as of a recent look.
         """
-        held = self._tables.get(key)
-        if held is None or not held.can_serve(entry.revision, snapshots):
+        cached = self._tables.get(key)
+        if cached is None or not cached.can_serve(entry.revision, snapshots):
             return None
-        is_recent = snapshots == "refs" and moment_ns < held.recent_until_ns and is_managed(entry)
-        if not is_recent and not held.is_newer_than(moment_ns):
+        is_recent = snapshots == "refs" and moment_ns < cached.recent_until_ns and is_managed(entry)
+        if not is_recent and not cached.is_newer_than(moment_ns):
             return None
         with self._lock:
             if key in self._tables:
                 self._tables.move_to_end(key)
-        return held.table
+        return cached.table
 
     def load_committed(self, warehouse: Warehouse, entry: EntryRow) -> LanceTableMetadata:
         """Return the table after a commit, without reading storage if the catalog manages it and memory has it."""
@@ -510,17 +514,17 @@ class LanceMetadataCache:
             return self.load(warehouse, entry)
         key = (warehouse.id, entry.uuid)
         with self._lock_key(key):
-            held = self._tables.get(key)
-            if (current := self._build_from_rows(entry, held)) is not None:
+            cached = self._tables.get(key)
+            if (current := self._build_from_rows(entry, cached)) is not None:
                 return self._put(key, current)
-            if held is None:
+            if cached is None:
                 return self._put(key, self._read_table(warehouse, entry, None, lenient=True))
             # Storage was not read, so this is only for the commit's own response and for reuse: without a time and a
             # watch, the next `load` reads storage.
-            return self._put(key, replace(self._build_managed(entry, held, held.history, 0, None), is_listed=False))
+            return self._put(key, replace(self._build_managed(entry, cached, cached.history, 0, None), is_listed=False))
 
-    def _build_from_rows(self, entry: EntryRow, held: _CachedTable | None) -> _CachedTable | None:
-        """Return a table of an object store as the database has it, with what storage told recently.
+    def _build_from_rows(self, entry: EntryRow, cached: _CachedTable | None) -> _CachedTable | None:
+        """Return a table of an object store as the database has it, with what was read from storage recently.
 
         None if the catalog does not manage the table, the last look is too long ago, or the database lacks what only
         the manifest has: an older client committed.
@@ -528,12 +532,12 @@ class LanceMetadataCache:
         if not is_managed(entry) or entry.version is None or entry.schema is None:
             return None
         now_ns = time.monotonic_ns()
-        recent_until_ns = now_ns + int(self.storage_refresh_s * 1e9) if held is None else held.recent_until_ns
+        recent_until_ns = now_ns + int(self.storage_refresh_s * 1e9) if cached is None else cached.recent_until_ns
         if local_folder(entry.location) is not None or now_ns >= recent_until_ns:
             return None
-        table = self._build_managed(entry, held, held.history if held else None, 0, None)
+        table = self._build_managed(entry, cached, cached.history if cached else None, 0, None)
         last = table.built.last_accepted
-        if last is None or last.snapshot_id != entry.version or tell_version(last) is None:
+        if last is None or last.snapshot_id != entry.version or version_from_row(last) is None:
             return None
         return replace(table, is_listed=False, recent_until_ns=recent_until_ns)
 
@@ -573,39 +577,39 @@ class LanceMetadataCache:
         self,
         warehouse: Warehouse,
         entry: EntryRow,
-        held: _CachedTable | None,
+        cached: _CachedTable | None,
         snapshots: Snapshots = "all",
         *,
         lenient: bool = False,
     ) -> _CachedTable:
         # Take the time and start the watch before the first read: a change during the read then counts as a later one.
         started_ns = time.monotonic_ns()
-        known_history = held.history if held else None
+        known_history = cached.history if cached else None
         table = _table_ref(warehouse, entry.location)
         recent_until_ns = started_ns + int(self.storage_refresh_s * 1e9) if local_folder(entry.location) is None else 0
         if not is_managed(entry):
             storage_watch = start_watch(entry.location)
-            listed = None
-            if held is not None and snapshots == "refs" and _is_recent(entry, held, started_ns):
+            manifests = None
+            if cached is not None and snapshots == "refs" and _is_recent(entry, cached, started_ns):
                 # In an object store, one listing shows whether there is a new version.
-                listed = list_manifests(table)
-                if held.history is not None and listed == {
-                    each.version: each.manifest for each in held.history.on_main
+                manifests = list_manifests(table)
+                if cached.history is not None and manifests == {
+                    stored.version: stored.manifest for stored in cached.history.on_main
                 }:
-                    return replace(held, started_ns=started_ns)
-            # What the catalog told of versions is not taken for what storage has, now that storage is in charge.
+                    return replace(cached, started_ns=started_ns)
+            # Storage has taken over: versions that were built from rows of the database are read anew from storage.
             if known_history is not None and any(version.is_told for version in known_history.versions):
                 known_history = None
-            history = lake.read_history(table, known=known_history, listed=listed)
+            history = lake.read_history(table, known=known_history, listed=manifests)
             return _CachedTable(
-                build_from_storage(entry, history, held.built if held else None),
+                build_from_storage(entry, history, cached.built if cached else None),
                 entry.revision,
                 started_ns,
                 storage_watch,
                 recent_until_ns=recent_until_ns,
             )
         if entry.version is None:
-            return self._build_managed(entry, held, None, started_ns, start_watch(entry.location, versions=False))
+            return self._build_managed(entry, cached, None, started_ns, start_watch(entry.location, versions=False))
         storage_watch = start_watch(entry.location, versions=False)
         # In an object store no manifest is read of a version that its row describes. If nothing is known yet, these are
         # all rows, of which the metadata are built as well.
@@ -613,23 +617,23 @@ class LanceMetadataCache:
         try:
             if (
                 snapshots == "refs"
-                and (extended := self._try_extend(table, entry, held, started_ns, storage_watch)) is not None
+                and (extended := self._try_extend(table, entry, cached, started_ns, storage_watch)) is not None
             ):
                 return extended
-            told = self._told_versions(entry, known_history, rows) if recent_until_ns else {}
-            history = lake.read_history(table, known=known_history, at=entry.version, told=told)
+            versions_in_database = self._versions_in_database(entry, known_history, rows) if recent_until_ns else {}
+            history = lake.read_history(table, known=known_history, at=entry.version, told=versions_in_database)
         except LanceNamespaceError as error:
             if not lenient and known_history is None and entry.schema is None:
                 raise
             # The catalog alone decides which version is current, so a table can be described while its storage is
             # unreachable. The watch is None: the next caller tries storage again.
             log.warning("table %s is shown as the catalog knows it: %s", entry.uuid, error)
-            return self._build_managed(entry, held, known_history, started_ns, None, rows=rows)
+            return self._build_managed(entry, cached, known_history, started_ns, None, rows=rows)
         # The accepted version may be pending, its manifest not yet in its final location: the metadata then lack what
         # only the manifest says, and without a watch they are built again at the next load.
         is_complete = history is not None and history.version == entry.version
         watch = storage_watch if is_complete else None
-        current = self._build_managed(entry, held, history, started_ns, watch, rows=rows)
+        current = self._build_managed(entry, cached, history, started_ns, watch, rows=rows)
         if history is None or not is_complete:
             return current
         if entry.schema is None:
@@ -643,17 +647,21 @@ class LanceMetadataCache:
         except LanceNamespaceError as error:
             log.warning("the schema of table %s is not kept: %s", entry.uuid, error)
 
-    def _told_versions(self, entry: EntryRow, known: History | None, rows: Rows | None) -> dict[int, Version]:
+    def _versions_in_database(
+        self, entry: EntryRow, known_history: History | None, rows: Rows | None
+    ) -> dict[int, Version]:
         """Return the versions of the main branch that the database describes, except those that are known already."""
-        after_id = known.version if known else 0
-        new = rows[1] if rows else self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, after_id))
-        return {row.snapshot_id: told for row in new if (told := tell_version(row)) is not None}
+        after_id = known_history.version if known_history else 0
+        new_rows = (
+            rows[1] if rows else self._database.read(lambda tx: repository.list_snapshots(tx, entry.id, after_id))
+        )
+        return {row.snapshot_id: version for row in new_rows if (version := version_from_row(row)) is not None}
 
     def _try_extend(
         self,
         table: TableRef,
         entry: EntryRow,
-        held: _CachedTable | None,
+        cached: _CachedTable | None,
         started_ns: int,
         storage_watch: FolderWatch | None,
     ) -> _CachedTable | None:
@@ -661,14 +669,14 @@ class LanceMetadataCache:
 
         Its cost does not depend on the number of versions: they are not listed.
         """
-        if held is None or held.history is None or entry.version is None:
+        if cached is None or cached.history is None or entry.version is None:
             return None
-        history = lake.extend_history(table, held.history, entry.version)
+        history = lake.extend_history(table, cached.history, entry.version)
         if history is None:
             return None
-        prefix = find_reusable_prefix(entry, history, held.built, is_extended=True)
+        prefix = find_reusable_prefix(entry, history, cached.built, is_extended=True)
         storage_watch = storage_watch if history.version == entry.version else None
-        extended = self._build_managed(entry, held, history, started_ns, storage_watch, prefix)
+        extended = self._build_managed(entry, cached, history, started_ns, storage_watch, prefix)
         return (
             replace(extended, is_listed=False)
             if lake.is_consistent(table, history, extended.built.ref_snapshot_ids)
@@ -678,25 +686,25 @@ class LanceMetadataCache:
     def _build_managed(
         self,
         entry: EntryRow,
-        held: _CachedTable | None,
+        cached: _CachedTable | None,
         history: History | None,
         started_ns: int,
         storage_watch: FolderWatch | None,
         prefix: ReusablePrefix | None = None,
         rows: Rows | None = None,
     ) -> _CachedTable:
-        previous = held.built if held else None
+        previous = cached.built if cached else None
         if rows is None:
-            rows = self._read_rows(entry, held, prefix or find_reusable_prefix(entry, history, previous))
+            rows = self._read_rows(entry, cached, prefix or find_reusable_prefix(entry, history, previous))
         refs, snapshots, keep = rows
         return _CachedTable(
             build_managed(entry, history, snapshots, refs, previous, keep), entry.revision, started_ns, storage_watch
         )
 
-    def _read_rows(self, entry: EntryRow, held: _CachedTable | None, prefix: ReusablePrefix | None) -> Rows:
+    def _read_rows(self, entry: EntryRow, cached: _CachedTable | None, prefix: ReusablePrefix | None) -> Rows:
         """Return refs, snapshots to encode, and how many of the cached snapshots come before them."""
-        if held is not None and prefix is not None and held.revision == entry.revision and prefix.needs_only_last:
-            refs = held.built.refs
+        if cached is not None and prefix is not None and cached.revision == entry.revision and prefix.needs_only_last:
+            refs = cached.built.refs
             if not managed_branches(refs):
                 return refs, [prefix.last_accepted], prefix.snapshot_count
 
@@ -710,20 +718,20 @@ class LanceMetadataCache:
 
         return self._database.read(read)
 
-    def _put(self, key: Key, held: _CachedTable) -> LanceTableMetadata:
+    def _put(self, key: Key, new: _CachedTable) -> LanceTableMetadata:
         with self._lock:
             previous = self._tables.get(key)
             # A caller may have read the entry before a commit and got the lock after it: keep the newer metadata.
-            if previous is not None and previous.revision > held.revision:
-                return held.table
+            if previous is not None and previous.revision > new.revision:
+                return new.table
             if previous is not None:
                 self._bytes -= previous.size_bytes
-            self._tables[key] = held
+            self._tables[key] = new
             self._tables.move_to_end(key)
-            self._bytes += held.size_bytes
+            self._bytes += new.size_bytes
             while len(self._tables) > 1 and (len(self._tables) > self._limit or self._bytes > self._limit_bytes):
                 self._bytes -= self._tables.popitem(last=False)[1].size_bytes
-        return held.table
+        return new.table
 
     @contextmanager
     def _lock_key(self, key: Key) -> Iterator[None]:
@@ -741,9 +749,9 @@ class LanceMetadataCache:
                     del self._key_locks[key]
 
 
-def _is_recent(entry: EntryRow, held: _CachedTable, now_ns: int) -> bool:
-    """Return whether a table in an object store was looked at so recently that only its versions are looked for."""
-    return held.history is not None and held.revision == entry.revision and now_ns < held.recent_until_ns
+def _is_recent(entry: EntryRow, cached: _CachedTable, now_ns: int) -> bool:
+    """Return whether a table in an object store was read so recently that only its versions must be listed."""
+    return cached.history is not None and cached.revision == entry.revision and now_ns < cached.recent_until_ns
 
 
 def _table_ref(warehouse: Warehouse, location: str, version: int | None = None) -> TableRef:

@@ -133,6 +133,7 @@ class Namespaces:
             repository.update_namespace(tx, row.id, {**remaining, **updates})
             before, after = diff_properties(row.properties, {**remaining, **updates})
             record_change(tx, caller, "namespace.properties", warehouse.name, levels, "", before, after)
+            # Planning looks at tables with new commits only, so a new policy for old ones takes a sweep.
             if policy_properties(row.properties) != policy_properties({**remaining, **updates}):
                 request_sweep(tx)
             removed = [key for key in dict.fromkeys(removals) if key in row.properties]

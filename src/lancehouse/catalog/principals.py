@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 
-from lance_namespace.errors import InvalidInputError, UnauthenticatedError
+from lance_namespace.errors import ConcurrentModificationError, InvalidInputError, UnauthenticatedError
 
 from lancehouse.caches import BoundedCache
 from lancehouse.catalog.callers import (
@@ -41,7 +41,7 @@ from lancehouse.store.principals import Kind as Kind
 from lancehouse.store.statements import Tx
 
 TOKEN_PREFIX = "lh_"  # noqa: S105
-"""Prefix of static bearer tokens, which tells them from other tokens and makes leaked ones easy to find."""
+"""Prefix of static bearer tokens, by which they are recognized, and leaked ones are easy to find."""
 
 COST, BLOCK, PARALLEL = 2**13, 8, 1
 """Parameters n, r and p of scrypt."""
@@ -234,28 +234,36 @@ class Principals:
         Raises:
             InvalidInputError: a name is taken or not valid, or a grant or group does not exist; nothing was created.
         """
-        for each in new:
-            _check_name(each.name, "a principal")
-        known = self._database.read(
-            lambda tx: {each.name for each in new if exist_ok and principal_rows.find_principal(tx, name=each.name)}
+        for principal in new:
+            _check_name(principal.name, "a principal")
+        existing_names = self._database.read(
+            lambda tx: {
+                principal.name
+                for principal in new
+                if exist_ok and principal_rows.find_holder(tx, principal.name, "principal")
+            }
         )
         credentials = {
-            each.name: Credential(new_client_id(), new_secret())
-            for each in new
-            if not each.external and each.name not in known
+            principal.name: Credential(new_client_id(), new_secret())
+            for principal in new
+            if not principal.external and principal.name not in existing_names
         }
-        # A hash keeps a core busy for a moment, and lets other threads run.
+        # Before the transaction, in which others would wait: a hash keeps a core busy for a moment. Other threads run
+        # meanwhile, so several are computed at once.
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             hashes = dict(
                 zip(
                     credentials,
-                    pool.map(hash_secret, (each.client_secret for each in credentials.values())),
+                    pool.map(hash_secret, (credential.client_secret for credential in credentials.values())),
                     strict=True,
                 )
             )
 
         def work(tx: Tx) -> list[CreatedPrincipal]:
-            return [self._insert(tx, each, credentials.get(each.name), hashes, exist_ok=exist_ok) for each in new]
+            return [
+                self._insert(tx, principal, credentials.get(principal.name), hashes, exist_ok=exist_ok)
+                for principal in new
+            ]
 
         return self._database.write(work)
 
@@ -268,8 +276,11 @@ class Principals:
         *,
         exist_ok: bool,
     ) -> CreatedPrincipal:
-        if exist_ok and principal_rows.find_principal(tx, name=new.name):
+        if exist_ok and principal_rows.find_holder(tx, new.name, "principal"):
             return CreatedPrincipal(new.name, None, is_new=False)
+        if credential is None and not new.external:
+            # It existed when credentials were created, and was deleted since. Without one it would become external.
+            raise ConcurrentModificationError(f"the principal {new.name!r} was deleted meanwhile; try again")
         client_id = credential.client_id if credential else None
         row = principal_rows.insert_principal(tx, new.name, client_id, hashes.get(new.name), now_ms())
         if row is None:
@@ -305,7 +316,7 @@ class Principals:
             return None
 
         def work(tx: Tx) -> Principal | None:
-            row = principal_rows.find_principal(tx, name=name)
+            row = principal_rows.find_holder(tx, name, "principal")
             return None if row is None else _load_principal(tx, row)
 
         return self._database.read(work)
@@ -335,14 +346,14 @@ class Principals:
         Returns:
             the principal, or None; the identity, or None if neither the principal nor a group is known here.
         """
-        usable = [group for group in dict.fromkeys(groups) if is_valid_name(group)]
+        valid_groups = [group for group in dict.fromkeys(groups) if is_valid_name(group)]
 
         def work(tx: Tx) -> tuple[Principal | None, Identity | None]:
-            row = principal_rows.find_principal(tx, name=name) if is_valid_name(name) else None
+            row = principal_rows.find_holder(tx, name, "principal") if is_valid_name(name) else None
             principal = None if row is None else _load_principal(tx, row)
-            known, rows = principal_rows.list_grants_of_groups(tx, usable)
+            known_groups, rows = principal_rows.list_grants_of_groups(tx, valid_groups)
             own = principal.identity.grants if principal else ()
-            may_enter = principal is not None or (known and is_valid_name(name) and name != ANYBODY.name)
+            may_enter = principal is not None or (known_groups and is_valid_name(name) and name != ANYBODY.name)
             return principal, Identity(name, (*own, *map(_grant_from_row, rows))) if may_enter else None
 
         return self._database.read(work)
@@ -400,13 +411,13 @@ class Principals:
             row = _get_holder(tx, name)
             self._check_grant(tx, grant)
             existing = map(_grant_from_row, principal_rows.list_grants(tx, row.id))
-            replaced = [each for each in existing if each.scope == grant.scope]
-            if replaced == [grant]:
+            old_grants = [old_grant for old_grant in existing if old_grant.scope == grant.scope]
+            if old_grants == [grant]:
                 return
-            for each in replaced:
-                principal_rows.delete_grant(tx, row.id, _grant_to_row(each))
+            for old_grant in old_grants:
+                principal_rows.delete_grant(tx, row.id, _grant_to_row(old_grant))
             principal_rows.put_grant(tx, row.id, _grant_to_row(grant))
-            before: Json | None = {"grants": list(map(grant_to_json, replaced))} if replaced else None
+            before: Json | None = {"grants": list(map(grant_to_json, old_grants))} if old_grants else None
             self._record(tx, "grant.create", name, before, grant_to_json(grant))
 
         self._database.write(work)
@@ -430,15 +441,17 @@ class Principals:
             row = _get_holder(tx, name)
             grants = list(map(_grant_from_row, principal_rows.list_grants(tx, row.id)))
             scope = warehouse, levels, table
-            revoked = [grant for grant in grants if grant.scope == scope and role in (None, grant.role)]
-            if not revoked:
+            revoked_grants = [grant for grant in grants if grant.scope == scope and role in (None, grant.role)]
+            if not revoked_grants:
                 granted = ", ".join(map(str, grants)) or "nothing"
-                what = role.name.lower() if role else "anything"
-                raise PrincipalNotFoundError(f"{name} was not made {what} of {format_scope(*scope)}; it is {granted}")
-            for grant in revoked:
+                role_name = role.name.lower() if role else "anything"
+                raise PrincipalNotFoundError(
+                    f"{name} was not made {role_name} of {format_scope(*scope)}; it is {granted}"
+                )
+            for grant in revoked_grants:
                 principal_rows.delete_grant(tx, row.id, _grant_to_row(grant))
                 self._record(tx, "grant.delete", name, grant_to_json(grant), None)
-            return max(revoked, key=lambda grant: grant.role)
+            return max(revoked_grants, key=lambda grant: grant.role)
 
         return self._database.write(work)
 
@@ -528,18 +541,18 @@ class Principals:
 
         def work(tx: Tx) -> list[Access]:
             self._check_grant(tx, Grant(Role.READER, warehouse, levels, table))
-            found = []
+            accesses = []
             for scope in enclosing_scopes(warehouse, levels, table):
                 for name, kind, holder_id, row in principal_rows.list_holders_of_grants(tx, *scope):
                     grant = _grant_from_row(row)
                     if kind == "principal":
-                        found.append(Access(name, grant))
+                        accesses.append(Access(name, grant))
                     else:
                         members: Sequence[str | None] = principal_rows.list_members(tx, holder_id) or [None]
-                        found += [Access(member, grant, name) for member in members]
-            return found
+                        accesses += [Access(member, grant, name) for member in members]
+            return accesses
 
-        return sorted(self._database.read(work), key=lambda each: (each.principal or "", -each.grant.role))
+        return sorted(self._database.read(work), key=lambda access: (access.principal or "", -access.grant.role))
 
     def create_token(self, name: str, label: str, expires_ms: int | None = None) -> str:
         """Create a static bearer token, shown once; it ends when it expires, is deleted, or the secret is rotated.
@@ -617,13 +630,13 @@ class Principals:
         """
 
         def work(tx: Tx) -> tuple[Principal, int | None] | None:
-            found = principal_rows.find_token_owner(tx, digest(token))
-            return None if found is None else (_load_principal(tx, found[0]), found[1])
+            owner = principal_rows.find_token_owner(tx, digest(token))
+            return None if owner is None else (_load_principal(tx, owner[0]), owner[1])
 
-        found = self._database.read(work)
-        if found is None:
+        owner_and_expiry = self._database.read(work)
+        if owner_and_expiry is None:
             raise UnauthenticatedError("the bearer token is not known, or it was deleted")
-        principal, expires_ms = found
+        principal, expires_ms = owner_and_expiry
         if expires_ms is None:
             return principal, inf
         if expires_ms <= now_ms():
@@ -635,7 +648,7 @@ class Principals:
         """Return the principal of a client id with the hash of its secret, or None."""
 
         def work(tx: Tx) -> tuple[Principal, str | None] | None:
-            row = principal_rows.find_principal(tx, client_id=client_id)
+            row = principal_rows.find_client(tx, client_id)
             return None if row is None else (_load_principal(tx, row), row.secret_hash)
 
         return self._database.read(work) if is_valid_name(client_id) else None
@@ -707,15 +720,15 @@ def _check_restriction(restriction: Restriction, entry: EntryRow | None, where: 
     types = {column["name"]: column["type"] for column in (entry.schema or {}).get("fields", ())}
     if not types or entry.version is None:
         return  # the catalog does not know the current columns: what does not fit them is refused when it is read
-    named = {*restriction.filter_columns, *(column for column, _ in restriction.masks)}
-    if missing := sorted(named - types.keys()):
+    used_columns = {*restriction.filter_columns, *(column for column, _ in restriction.masks)}
+    if missing := sorted(used_columns - types.keys()):
         raise InvalidInputError(f"{where} has no column {', '.join(missing)}; it has {_format_names(types)}")
     for column, mask in restriction.masks:
-        takes = ("string",) if mask not in (HASH, NULL) else ("string", "long") if mask == HASH else None
-        if takes is not None and types[column] not in takes:
+        accepted_types = ("string",) if mask not in (HASH, NULL) else ("string", "long") if mask == HASH else None
+        if accepted_types is not None and types[column] not in accepted_types:
             raise InvalidInputError(
                 f"{where}: column {column} has the type {types[column]}: {mask.partition(':')[0]} masks"
-                f" {' and '.join(takes)}; null masks any"
+                f" {' and '.join(accepted_types)}; null masks any"
             )
 
 
@@ -724,14 +737,14 @@ def is_valid_name(text: str) -> bool:
     return 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip() and not text.startswith("-")
 
 
-def _warehouse_not_found(name: str, known: Collection[str]) -> InvalidInputError:
+def _warehouse_not_found(name: str, names: Collection[str]) -> InvalidInputError:
     what = f"there is no warehouse or backend {name!r}"
-    if not known:
+    if not names:
         return InvalidInputError(
             f"{what}: no server has run on this database yet. Start one first, or name its file with --config"
         )
     return InvalidInputError(
-        f"{what}; there is {_format_names(known)}. Backends, and warehouses that were never served, are known from the"
+        f"{what}; there is {_format_names(names)}. Backends, and warehouses that were never served, are known from the"
         " server's file: name it with --config"
     )
 
@@ -774,11 +787,11 @@ def _get_principal(tx: Tx, name: str) -> PrincipalRow:
 
 def _get_holder(tx: Tx, name: str, *kinds: Kind) -> PrincipalRow:
     """Return the principal or group of a name; of the given kinds, if any are given."""
-    wanted: tuple[Kind, ...] = kinds or ("principal", "group")
-    found = (principal_rows.find_holder(tx, name, kind) for kind in wanted if is_valid_name(name))
-    row = next(filter(None, found), None)
+    accepted_kinds: tuple[Kind, ...] = kinds or ("principal", "group")
+    rows = (principal_rows.find_holder(tx, name, kind) for kind in accepted_kinds if is_valid_name(name))
+    row = next(filter(None, rows), None)
     if row is None:
-        raise PrincipalNotFoundError(f"there is no {' or '.join(wanted)} called {name!r}")
+        raise PrincipalNotFoundError(f"there is no {' or '.join(accepted_kinds)} called {name!r}")
     return row
 
 
@@ -791,8 +804,8 @@ def _principal(
     row: PrincipalRow, grants: Sequence[GrantRow], through_groups: Sequence[GrantRow] = (), groups: Sequence[str] = ()
 ) -> Principal:
     generation = digest(f"{row.id}:{row.secret_hash}")[:16]
-    own, others = (tuple(map(_grant_from_row, rows)) for rows in (grants, through_groups))
-    return Principal(row.name, row.client_id, row.created_ms, own, generation, others, tuple(groups))
+    own_grants, group_grants = (tuple(map(_grant_from_row, rows)) for rows in (grants, through_groups))
+    return Principal(row.name, row.client_id, row.created_ms, own_grants, generation, group_grants, tuple(groups))
 
 
 def _grant_to_row(grant: Grant) -> GrantRow:

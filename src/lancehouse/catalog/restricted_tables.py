@@ -79,7 +79,7 @@ class RestrictedTables:
         version: int | None = None,
         branch: str | None = None,
     ) -> RestrictedRows:
-        """Open a table, at its current version or another one: the grants of now count for all.
+        """Open a table at its current version or another one; the current grants apply to every version.
 
         Raises:
             TableNotFoundError, TableVersionNotFoundError, TableBranchNotFoundError: there is no such table, version
@@ -147,7 +147,7 @@ def copies_key(entry: EntryRow, part: VisiblePart | None) -> str:
 
 def _restrict_metadata(metadata: Json, part: VisiblePart, location: str) -> Json:
     current = metadata.get("current-snapshot-id")
-    snapshots = [each for each in metadata.get("snapshots") or () if each["snapshot-id"] == current]
+    snapshots = [snapshot for snapshot in metadata.get("snapshots") or () if snapshot["snapshot-id"] == current]
     return {
         **{key: value for key, value in metadata.items() if key in SHOWN},
         "location": location,
@@ -155,11 +155,11 @@ def _restrict_metadata(metadata: Json, part: VisiblePart, location: str) -> Json
         "schemas": [part.restrict_schema(schema) for schema in metadata["schemas"]],
         "snapshots": [
             {
-                **{key: value for key, value in each.items() if key in SNAPSHOT},
+                **{key: value for key, value in snapshot.items() if key in SNAPSHOT},
                 "manifest-list": f"{location}/none",
                 "summary": {"operation": "append"},
             }
-            for each in snapshots
+            for snapshot in snapshots
         ],
         "refs": {"main": {"snapshot-id": current, "type": "branch"}} if snapshots else {},
         "snapshot-log": [],

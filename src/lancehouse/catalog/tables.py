@@ -119,8 +119,8 @@ class Tables:
         else:
             self.get_entry(caller, warehouse, levels, name)
 
-    def set_published(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, told: str) -> None:
-        """Record what a client tells of a table: that the manifest of its current version is at its final path.
+    def set_published(self, caller: Caller, warehouse: Warehouse, levels: Levels, name: str, published: str) -> None:
+        """Record that the manifest of a table's current version is at its final path, as a client reports.
 
         It is no error if the client may not write, if the table has moved on, or if the database cannot be written:
         readers then look themselves.
@@ -130,18 +130,18 @@ class Tables:
             warehouse: of the table.
             levels: the namespace.
             name: of the table.
-            told: the table's uuid, the version, and the path where its manifest was staged, with slashes between.
+            published: the table's uuid, the version, and the path where its manifest was staged, with slashes between.
         """
         entry = self.get_entry(caller, warehouse, levels, name)
         version = entry.version
-        if version is None or entry.published == version or not told.startswith(f"{entry.uuid}/{version}/"):
+        if version is None or entry.published == version or not published.startswith(f"{entry.uuid}/{version}/"):
             return
         if not caller.identity.has_role(Role.WRITER, warehouse.name, levels, name):
             return
         try:
             row = self._database.read(lambda tx: repository.find_snapshot(tx, entry.id, version))
             # Versions may come again under the same number; the path where a manifest is staged is unique.
-            if row is not None and told == f"{entry.uuid}/{version}/{row.summary.get(STAGED)}":
+            if row is not None and published == f"{entry.uuid}/{version}/{row.summary.get(STAGED)}":
                 self._database.write(lambda tx: repository.set_published(tx, entry.id, version))
         except LanceNamespaceError as error:
             log.warning("it is not recorded that version %d of table %s is published: %s", version, entry.uuid, error)
@@ -230,12 +230,11 @@ class Tables:
 
         def work(tx: Tx) -> None:
             require_unprotected(tx, warehouse, levels, name, properties, "purge" if purge else "drop")
-            keeps = warehouse.retention_s > 0
-            if not (
-                drop_entry(tx, caller, warehouse, levels, entry, purge=purge)
-                if keeps
-                else repository.delete_entry(tx, entry.id)
-            ):
+            if warehouse.retention_s:
+                is_dropped = drop_entry(tx, caller, warehouse, levels, entry, purge=purge)
+            else:
+                is_dropped = repository.delete_entry(tx, entry.id)
+            if not is_dropped:
                 raise table_not_found(levels, name)
             before = {"uuid": entry.uuid, "location": entry.location, "properties": redact_properties(properties)}
             after = {"purge": purge, "retention-ms": warehouse.retention_s * 1000}
@@ -253,10 +252,13 @@ class Tables:
     def _load_iceberg(
         self, warehouse: Warehouse, entry: EntryRow, *, purge: bool
     ) -> iceberg_tables.IcebergTableMetadata | None:
-        """Return the metadata of an Iceberg table that is dropped; None if its file is lost, which a purge needs."""
+        """Return the metadata of an Iceberg table to drop; None if its file is lost or broken, which a purge needs.
+
+        Otherwise the entry of such a table, which nobody can read any more, could never be removed.
+        """
         try:
             return self._loader.documents.load(warehouse, str(entry.metadata_location)).table
-        except MetadataNotFoundError:
+        except (MetadataNotFoundError, InvalidInputError):
             if purge:
                 raise
             return None
@@ -322,6 +324,7 @@ class Tables:
             return create_entry(tx, caller, warehouse, name, "lance", str(uuid4()), location, **new)
 
         entry = write_once(self._database, caller, work)
+        # The table exists from here on. What may fail now must not look as if nothing had been done.
         if latest is None and properties[MANAGED_BY] != IMPL:
             return self._loader.load_declared(caller, warehouse, name.levels, entry)
         try:
@@ -345,8 +348,8 @@ class Tables:
         location = location_access.check_chosen_location(self._database, caller, warehouse, table.location, "iceberg")
         location_access.check_table_paths(self._database, caller, warehouse, table)
         before = self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, name.levels, name.name))
-        replaced = None if before is None else self._load_iceberg(warehouse, before, purge=False)
-        properties = {} if replaced is None else replaced.properties
+        old_table = None if before is None else self._load_iceberg(warehouse, before, purge=False)
+        properties = {} if old_table is None else old_table.properties
 
         def work(tx: Tx) -> EntryRow:
             require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite)

@@ -449,10 +449,10 @@ def access_boundary(table: tuple[str, Kind], copies: str | None, *, write: bool)
         folder = "".join(f"{segment}/" for segment in parsed.segments)  # with the slash, `a/` does not open `ab/`
         # JSON's strings are also strings of the language of conditions.
         objects = json.dumps(f"projects/_/buckets/{bucket}/objects/{folder}", ensure_ascii=False)
-        listed = json.dumps(folder, ensure_ascii=False)
+        prefix = json.dumps(folder, ensure_ascii=False)
         condition = (
             f"resource.name.startsWith({objects}) || "
-            f'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith({listed})'
+            f'api.getAttribute("storage.googleapis.com/objectListPrefix", "").startsWith({prefix})'
         )
         if len(condition.encode()) > CONDITION_BYTES:
             raise InvalidInputError(f"location {location} is too long for credentials that are good for it alone")

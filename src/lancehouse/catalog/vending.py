@@ -67,8 +67,8 @@ def _check_static_read(warehouse: Warehouse) -> None:
     if warehouse.vend != "static":
         raise InvalidInputError(f"{subject} is for vend: static, not for vend: {warehouse.vend}")
     own, readers = canonical_options(warehouse.storage), canonical_options(warehouse.static_read)
-    if others := sorted(readers.keys() - SECRETS):
-        raise InvalidInputError(f"{subject} holds credentials only; {', '.join(others)} belongs in storage")
+    if other_keys := sorted(readers.keys() - SECRETS):
+        raise InvalidInputError(f"{subject} holds credentials only; {', '.join(other_keys)} belongs in storage")
     if any(own.get(key) == value for key, value in readers.items() if key in PROOFS):
         raise InvalidInputError(f"{subject} has the warehouse's own key: give one that can only read")
 
@@ -189,8 +189,8 @@ def _secrets_by_location(
         token = DownscopedToken.for_table(warehouse.storage, (location, kind), copies, write=write)
         shared = _CREDENTIALS.get(token)
     else:
-        table, readable = location_key(location, kind), location_key(copies, "iceberg") if copies else None
-        session = StsSession.for_table(warehouse.role_arn or "", warehouse.storage, table, readable, write=write)
+        table_key, copies_key = location_key(location, kind), location_key(copies, "iceberg") if copies else None
+        session = StsSession.for_table(warehouse.role_arn or "", warehouse.storage, table_key, copies_key, write=write)
         shared = _CREDENTIALS.get(session)
     return {location: shared, copies: shared} if copies else {location: shared}
 

@@ -132,8 +132,8 @@ class WarehouseFiles:
             if local is not None:
                 return [path.name for path in local.iterdir() if path.is_file()] if local.is_dir() else []
             system, path = self.find_system(_remote_uri(folder))
-            found = system.get_file_info(pafs.FileSelector(path, allow_not_found=True))
-            return [info.base_name for info in found if info.is_file]
+            infos = system.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+            return [info.base_name for info in infos if info.is_file]
         except (OSError, ValueError) as error:
             raise _to_lance_error("read", folder, error) from error
 

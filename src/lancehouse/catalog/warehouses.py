@@ -87,6 +87,11 @@ class Webhook:
     def sign(self, id: str, timestamp: int, body: bytes) -> str:
         """Return the signature of a message as the Standard Webhooks specification has it."""
         is_encoded = self.secret.startswith(SECRET_PREFIX)
-        key = base64.b64decode(self.secret.removeprefix(SECRET_PREFIX)) if is_encoded else self.secret.encode()
+        # Without validation, characters that are not Base64 would be left out, down to an empty key.
+        key = (
+            base64.b64decode(self.secret.removeprefix(SECRET_PREFIX), validate=True)
+            if is_encoded
+            else self.secret.encode()
+        )
         content = f"{id}.{timestamp}.".encode() + body
         return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()

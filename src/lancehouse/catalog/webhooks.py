@@ -30,7 +30,7 @@ CONTENT_TYPE = "application/cloudevents+json"
 LOOK_EVERY_S = 1.0
 TIMEOUT_S = 10.0
 LEASE_MS = 60_000
-"""Longer than it takes to send one event, whatever the receiver does."""
+"""Longer than it takes to send one event: to connect and to wait for the status of the reply both end in time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 AT_ONCE = 100
 """Events that are read at once."""
@@ -49,7 +49,7 @@ class WebhookSender:
         """For webhooks that failed: when to try again, and how long the next pause is."""
 
     def run(self, stop: Event) -> None:
-        """Send events until told to stop."""
+        """Send events until `stop` is set."""
         while not stop.wait(LOOK_EVERY_S):
             for webhook in self._webhooks:
                 if self._pauses.get(webhook.name, (0.0, 0.0))[0] > time():
@@ -64,18 +64,18 @@ class WebhookSender:
         """Send what is next for a webhook, as far as it is this server's turn; return whether there may be more."""
         now = now_ms()
         position = self._database.read(lambda tx: audit.find_webhook(tx, webhook.name))
-        if position is None:  # new: what was before it is not its own
+        if position is None:  # a new webhook: it gets the changes from now on
             first = self._audit.last_position()
             self._database.write(lambda tx: audit.insert_webhook(tx, webhook.name, first))
             return False
         if not self._has_news(position):
             return False
-        leased = self._database.write(
+        leased_position = self._database.write(
             lambda tx: audit.lease_webhook(tx, webhook.name, self._holder, now, now + LEASE_MS)
         )
-        if leased is None:
+        if leased_position is None:
             return False
-        rows = self._database.read(lambda tx: audit.list_numbered(tx, leased, AT_ONCE))
+        rows = self._database.read(lambda tx: audit.list_numbered(tx, leased_position, AT_ONCE))
         for number, row in rows:
             if webhook.selects(row.action, row.warehouse) and not self._send(webhook, to_event(number, row)):
                 return False
@@ -101,9 +101,17 @@ class WebhookSender:
             "Webhook-Signature": webhook.sign(event["id"], timestamp, body),
         }
         try:
-            reply = self._http.request("POST", webhook.url, body=body, headers=headers, redirect=False)
+            reply = self._http.request(
+                "POST", webhook.url, body=body, headers=headers, redirect=False, preload_content=False
+            )
         except urllib3.exceptions.HTTPError as error:
             return self._fail(webhook, event, type(error).__name__)
+        # The body is not read: a receiver that sends it byte by byte would be waited for beyond all timeouts. A
+        # connection with an unread body cannot be used again.
+        if reply.length_remaining == 0:
+            reply.release_conn()
+        else:
+            reply.close()
         if not 200 <= reply.status < 300:
             return self._fail(webhook, event, f"status {reply.status}")
         self._pauses.pop(webhook.name, None)

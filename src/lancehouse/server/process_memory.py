@@ -68,7 +68,9 @@ def import_lance(implementations: Iterable[str]) -> None:
 
     If a backend is foreign code, which may use it, nothing is imported here.
     """
-    if not all(each in OURS or each.startswith("lancehouse.") for each in implementations):
+    if not all(
+        implementation in OURS or implementation.startswith("lancehouse.") for implementation in implementations
+    ):
         return
     # None in `sys.modules` would stop Python's imports only: those of Cython would get the None.
     blocker = _PandasBlocker()

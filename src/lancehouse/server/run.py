@@ -71,13 +71,13 @@ def prepare(settings: ServerSettings, say: Callable[[str], None]) -> list[Wareho
             _check_exposure(settings)
         location = bootstrap.default_warehouse_location(database)
         default = replace(settings.default, location=location) if location else settings.default
-        served = bootstrap.record_warehouses(database, settings.warehouses, default, settings.roots, say)
-        _check_backends(settings, served)
+        warehouses = bootstrap.record_warehouses(database, settings.warehouses, default, settings.roots, say)
+        _check_backends(settings, warehouses)
     finally:
         database.close()
     if is_open:
         say("anybody may do everything: no principal exists")
-    return served
+    return warehouses
 
 
 def _check_backends(settings: ServerSettings, warehouses: Sequence[Warehouse]) -> None:
@@ -92,7 +92,7 @@ def _check_exposure(settings: ServerSettings) -> None:
     if settings.is_loopback or settings.insecure:
         return
     raise InvalidInputError(
-        f"on {settings.host} other machines could change everything, for nobody is asked who they are. "
+        f"on {settings.host} other machines could change everything, because no authentication is required. "
         "Create a principal (lancehouse principal create NAME --role admin), or name an outside issuer (--issuer), "
         "or say --insecure if the network is yours alone"
     )
@@ -146,7 +146,7 @@ def listen(settings: ServerSettings) -> socket.socket:
         addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror:
         raise InvalidInputError(f"--host {settings.host} is no address") from None
-    family, kind, proto, _, address = sorted(addresses, key=lambda info: info[0] != socket.AF_INET)[0]
+    family, kind, proto, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)  # IPv4 if it has both
     listener = socket.socket(family, kind, proto)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -223,7 +223,7 @@ def create_app(settings: ServerSettings, warehouses: list[Warehouse], log: Log) 
         *principals_api.routes(principals),
     ]
     origins = Origins(settings.allowed_hosts, settings.host, settings.trusted_proxies)
-    checks = [Check("backend", each.name, backends[each.name].ping, OTHERS_S) for each in settings.backends]
+    checks = [Check("backend", backend.name, backends[backend.name].ping, OTHERS_S) for backend in settings.backends]
     app = App(
         catalog,
         authenticator,
@@ -259,8 +259,8 @@ def create_backends(
     settings: ServerSettings, catalog: Catalog, authenticator: RequestAuthenticator, endpoint: str
 ) -> dict[str, Backend]:
     """Return the warehouses of a server, which answers at `endpoint` in this process, and its other backends."""
-    others = {backend.name: create_backend(backend) for backend in settings.backends}
-    return _warehouse_backends(catalog, authenticator, endpoint) | others
+    other_backends = {backend.name: create_backend(backend) for backend in settings.backends}
+    return _warehouse_backends(catalog, authenticator, endpoint) | other_backends
 
 
 def _warehouse_backends(catalog: Catalog, authenticator: RequestAuthenticator, endpoint: str) -> dict[str, Backend]:
@@ -316,8 +316,7 @@ class Server(uvicorn.Server):
         """Let requests in progress finish, and close all other connections.
 
         Uvicorn's own method closes only connections that exist at this moment. One whose TLS handshake ends later would
-        be
-        waited for as if it had a request, until the timeout is over and real requests are cut.
+        be waited for as if it had a request, until the timeout is over and real requests are cut.
         """
         for server in self.servers:
             server.close()
@@ -349,8 +348,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Shut down gracefully on the first signal, at once on the second.
 
-        A worker may receive the same signal twice, from the process group and from its parent; that does not count as
-        two.
+        A worker may receive the same signal twice, from the process group and from its parent; that counts as one.
         """
         loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
@@ -392,10 +390,10 @@ class RunningSettings:
 
     def change(self, read: ReadSettings) -> None:
         """Take the settings that can be changed, and read the certificate again; faulty ones change nothing."""
-        found = find_changes(self._settings, read)
-        if found is None:
+        change = find_changes(self._settings, read)
+        if change is None:
             return
-        changes, context = found
+        changes, context = change
         new = changes.settings
         if self._tls is not None and context is not None:
             self._tls.replace(context)
@@ -501,7 +499,7 @@ def _serve(
         # A normal exit would wait for the loading thread to finish its imports; no request was handled yet.
         os._exit(0)
     if failed.is_set():
-        raise InternalError("the server could not load what it stands on; the log has the reason")
+        raise InternalError("the server could not load its application; the log has the reason")
 
 
 def die_with(wait_for_parent_end: Callable[[], None]) -> None:

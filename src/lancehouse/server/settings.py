@@ -99,8 +99,9 @@ class ServerSettings:
     maintenance_jobs: int = 8
     maintenance_poll: float = 3600.0
     maintenance_functions: tuple[str, ...] = ()
-    maintenance_sources: tuple[str, ...] = ()
     """Functions and modules that may be imported to fill columns and refresh views."""
+    maintenance_sources: tuple[str, ...] = ()
+    """Tables that may be read to refresh views."""
     limits: ServerLimits = field(default_factory=ServerLimits)
     warehouses: tuple[Warehouse, ...] = ()
     """If empty: the warehouses in the database, else one called `main`."""
@@ -165,16 +166,15 @@ class ServerSettings:
         changeable = {setting.name for setting in SERVER_SETTINGS if setting.changeable}
         if (self.tls_cert is None) != (new.tls_cert is None):  # connections are either encrypted or not
             changeable -= {"tls_cert", "tls_key"}
-        if (self.max_memory is None) != (new.max_memory is None):  # a single process has nobody who watches it
+        if (self.max_memory is None) != (new.max_memory is None):  # only a parent watches memory
             changeable -= {"max_memory"}
-        different = [each for each in type(self).__slots__ if getattr(self, each) != getattr(new, each)]
-        changed = [name for name in different if name in changeable]
-        taken = replace(self, **{name: getattr(new, name) for name in changed})
+        differing = [name for name in type(self).__slots__ if getattr(self, name) != getattr(new, name)]
+        changes = {name: getattr(new, name) for name in differing if name in changeable}
         limits = [
             s.name for s in SERVER_SETTINGS if s.limit and getattr(self.limits, s.limit) != getattr(new.limits, s.limit)
         ]
-        others = [name for name in different if name not in changeable and name != "limits"]
-        return SettingChanges(taken, tuple(changed), (*others, *limits))
+        needs_restart = [name for name in differing if name not in changeable and name != "limits"]
+        return SettingChanges(replace(self, **changes), tuple(changes), (*needs_restart, *limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ def _parse_warehouse(
     _check_name(name, "a warehouse's name")
     loc = ("warehouses", name)
     fields = _parse_mapping(document, {"location": value} if isinstance(value, str) else value, *loc)
-    given = fields.get("location") if location is None else location
+    location_value = fields.get("location") if location is None else location
     vend: Literal["none", "static", "sts", "sas"] = fields.get("vend") or "none"
     if vend not in VEND:
         raise document.key_error(f"must be one of {', '.join(VEND)}", *loc, "vend")
@@ -338,7 +338,7 @@ def _parse_warehouse(
     return Warehouse(
         0,
         name,
-        _parse_location(document, given, *loc, "location"),
+        _parse_location(document, location_value, *loc, "location"),
         _parse_locations(document, fields.get("roots"), *loc, "roots"),
         storage,
         vend,
@@ -365,7 +365,7 @@ def _parse_webhooks(document: Document) -> tuple[Webhook, ...]:
             raise document.key_error("must be an http or https URL", *loc, "url")
         if not isinstance(secret, str) or len(secret) < SHORTEST_SECRET:
             raise document.key_error(f"must be a text of at least {SHORTEST_SECRET} characters", *loc, "secret")
-        if not isinstance(types, list) or not all(isinstance(each, str) for each in types):
+        if not isinstance(types, list) or not all(isinstance(text, str) for text in types):
             raise document.key_error("must be a list such as [table.commit, table.drop]", *loc, "types")
         warehouse = fields.get("warehouse")
         webhook = Webhook(name, url, secret, None if warehouse is None else str(warehouse), tuple(types))
@@ -437,7 +437,7 @@ def _parse_backends(document: Document) -> tuple[BackendSettings, ...]:
         _check_identity(document, identity, impl, properties, *loc)
         maintenance = _parse_maintenance(document, fields.get("maintenance"), *loc, "maintenance")
         catalogs = fields.get("catalogs") or []
-        if not isinstance(catalogs, list) or not all(isinstance(each, str) and each for each in catalogs):
+        if not isinstance(catalogs, list) or not all(isinstance(catalog, str) and catalog for catalog in catalogs):
             raise document.key_error("must be a list of names", *loc, "catalogs")
         backends.append(BackendSettings(name, impl, properties, absolute_roots, identity, maintenance, tuple(catalogs)))
     return tuple(backends)
@@ -451,13 +451,13 @@ def _check_identity(document: Document, identity: Any, impl: str, properties: Ma
         return
     if impl not in BEARERS:
         raise document.key_error(f"takes one of the clients {', '.join(BEARERS)}", *loc, "identity")
-    named = {key.removeprefix(f"{impl}."): value for key, value in properties.items()}
+    named_properties = {key.removeprefix(f"{impl}."): value for key, value in properties.items()}
     refused = {"auth_token", "sigv4_region", "sigv4_service"} | ({"credential"} if identity == "forward" else set())
-    if own := sorted(named.keys() & refused):
+    if own := sorted(named_properties.keys() & refused):
         raise document.key_error(f"{own[0]} must not be given: the caller's token is sent", *loc, "identity")
-    if identity == "exchange" and not re.match(r"https?://", named.get("oauth2_server_uri", "")):
+    if identity == "exchange" and not re.match(r"https?://", named_properties.get("oauth2_server_uri", "")):
         raise document.key_error("needs the property oauth2_server_uri, where tokens are exchanged", *loc, "identity")
-    if stored := sorted(key for key in named if key.startswith("storage.") and is_secret(key)):
+    if stored := sorted(key for key in named_properties if key.startswith("storage.") and is_secret(key)):
         raise document.key_error(
             f"{stored[0]} must not be given: data are reached by credentials that the catalog gives the caller",
             *loc,

@@ -58,10 +58,10 @@ class SilenceTracker:
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
 
-    def record_round(self, pids: Iterable[int], heard: Collection[int], elapsed_s: float) -> list[int]:
+    def record_round(self, pids: Iterable[int], heard_pids: Collection[int], elapsed_s: float) -> list[int]:
         """Record one round, and return the process ids of workers that hang."""
-        counted = min(elapsed_s, LONGEST_TICK_S)
-        self._seconds = {pid: 0.0 if pid in heard else self._seconds.get(pid, 0.0) + counted for pid in pids}
+        counted_s = min(elapsed_s, LONGEST_TICK_S)
+        self._seconds = {pid: 0.0 if pid in heard_pids else self._seconds.get(pid, 0.0) + counted_s for pid in pids}
         return [pid for pid, silent_s in self._seconds.items() if silent_s > SILENT_S]
 
 
@@ -129,18 +129,18 @@ class WorkerSupervisor:
         self._starting.add(worker.pid)
 
     def _watch(self, on_ready: Callable[[], None]) -> None:
-        announced, silence, before = False, SilenceTracker(), time.monotonic()
+        is_announced, silence, before = False, SilenceTracker(), time.monotonic()
         while not self._is_stopping:
-            heard = self._read_heartbeats()
+            heard_pids = self._read_heartbeats()
             before, elapsed_s = time.monotonic(), time.monotonic() - before
-            serving = [each.pid for each in self._running if each.pid not in self._starting]
-            self._kill_hanging(silence.record_round(serving, heard, elapsed_s))
+            serving_pids = [process.pid for process in self._running if process.pid not in self._starting]
+            self._kill_hanging(silence.record_round(serving_pids, heard_pids, elapsed_s))
             self._end_large()
             self._change_settings()
-            for worker in [each for each in self._running if each.poll() is not None]:
-                self._replace(worker, announced)
-            if not announced and not self._starting:
-                announced = True
+            for worker in [process for process in self._running if process.poll() is not None]:
+                self._replace(worker, is_announced)
+            if not is_announced and not self._starting:
+                is_announced = True
                 on_ready()
 
     def _send_settings(self, worker: subprocess.Popen[bytes]) -> None:
@@ -169,18 +169,18 @@ class WorkerSupervisor:
 
     def _read_heartbeats(self) -> set[int]:
         """Wait up to `TICK_S` for messages of workers; return the process ids of those that sent one."""
-        pipes = {each.stdout.fileno(): each for each in self._running if each.stdout}
-        readable, _, _ = select.select(list(pipes), [], [], TICK_S)
-        heard = set()
-        for pipe in readable:
+        pipes = {process.stdout.fileno(): process for process in self._running if process.stdout}
+        readable_pipes, _, _ = select.select(list(pipes), [], [], TICK_S)
+        heard_pids = set()
+        for pipe in readable_pipes:
             if data := os.read(pipe, 4096):  # empty: the worker has ended
-                heard.add(pipes[pipe].pid)
+                heard_pids.add(pipes[pipe].pid)
                 if READY in data:
                     self._starting.discard(pipes[pipe].pid)
         # The pipe of a worker that has ended is always readable: without a pause this would be a busy loop.
-        if readable and not heard:
+        if readable_pipes and not heard_pids:
             time.sleep(TICK_S)
-        return heard
+        return heard_pids
 
     def _kill_hanging(self, pids: Collection[int]) -> None:
         for worker in self._running:
@@ -200,9 +200,9 @@ class WorkerSupervisor:
             self._killed[worker.pid] = why
             worker.kill()  # a suspended process reacts to no other signal
 
-    def _replace(self, worker: subprocess.Popen[bytes], announced: bool) -> None:
+    def _replace(self, worker: subprocess.Popen[bytes], is_announced: bool) -> None:
         self._remove(worker)
-        if not announced and worker.pid in self._starting:
+        if not is_announced and worker.pid in self._starting:
             raise ServiceUnavailableError(f"a worker ended with code {worker.returncode} before it was ready")
         if self._is_stopping:
             return
@@ -313,8 +313,8 @@ def main() -> None:
     changes: Changes = SimpleQueue()
 
     def follow_parent() -> None:
-        for each in messages:
-            settings = from_json(ServerSettings, each["settings"])
+        for request in messages:
+            settings = from_json(ServerSettings, request["settings"])
             changes.put(lambda settings=settings: settings)  # type: ignore[misc]
 
     die_with(follow_parent)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import bindparam, delete, func, literal_column, or_, select, update
 
+from lancehouse.store.maintenance import find_mark, put_mark
 from lancehouse.store.model import AuditRow
 from lancehouse.store.model import audit as a
 from lancehouse.store.model import webhooks as h
@@ -16,6 +17,8 @@ NUMBERING = 1_106_342_171
 """Number of the lock that is held to number changes."""
 MOST_NUMBERED = 10_000
 """Most changes that are numbered at once."""
+LAST_POSITION = "audit.position"
+"""Mark with the last position that was given when changes were deleted."""
 
 INSERT = Statement(insert_into(a, *CHANGES.names))
 _RECENT = limit_rows(
@@ -96,7 +99,7 @@ def list_numbered(tx: Tx, after: int, limit: int) -> Sequence[tuple[int, AuditRo
 def find_last_position(tx: Tx) -> int:
     """Return the last position that was given; 0 if none was."""
     ((last,),) = tx.fetch_all(LAST, {})
-    return last or 0
+    return max(last or 0, find_mark(tx, LAST_POSITION) or 0)
 
 
 def has_unnumbered(tx: Tx) -> bool:
@@ -129,5 +132,11 @@ def move_webhook(tx: Tx, name: str, holder: str, position: int, until_ms: int) -
 
 
 def delete_changes(tx: Tx, until_ms: int) -> int:
-    """Delete the changes before a time, and return how many."""
+    """Delete the changes before a time, and return how many.
+
+    Webhooks and clients go on from positions that they store. If all changes are deleted, the mark keeps positions from
+    starting at 1 again, below those: every event would be missed until they were reached.
+    """
+    tx.lock(NUMBERING, ())
+    put_mark(tx, LAST_POSITION, find_last_position(tx))
     return tx.run(DELETE_BEFORE, {"until": until_ms})

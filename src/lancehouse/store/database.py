@@ -122,6 +122,7 @@ class Database:
         Those inherited through a fork are left alone: closing them here would disturb the parent process.
         """
         pid = os.getpid()
+        # Two threads may both open one here, of which one is dropped: it has no connections before its first use.
         return self._engines.get(pid) or self._engines.setdefault(pid, self._open())
 
     def _open(self) -> Sqlite | Postgres:
@@ -212,6 +213,8 @@ class Sqlite:
         """Return a new connection with durable commits and foreign keys; the caller must close it."""
         self._prepare()
         try:
+            # Not only the thread that opens a connection uses it: writes are carried out by whichever thread leads, and
+            # readers are closed by others. Locks of ours keep them apart. Transactions are begun by us, too.
             connection = sqlite3.connect(
                 self._file, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )
@@ -293,7 +296,9 @@ class _Reader:
         self._execute = connection.execute
         self._tx = SqliteTx(connection)
         self._lock = threading.Lock()
+        """Held during a read, for `close`, which another thread may call."""
         self._busy = False
+        """Whether the thread is within a read, so that a nested one shares its snapshot."""
         self._answers: dict[Hashable, Any] = {}
         self._data_version = -1
 
@@ -328,8 +333,8 @@ class _Reader:
     def _read_cached(self, work: Callable[[Tx], T], key: Hashable) -> T:
         """Return a cached result if no other connection has written since, else run `work`.
 
-        `PRAGMA data_version` tells that to each connection, and this one never writes. If something is written between
-        the pragma and `work`, the result is newer than its version says, which does no harm.
+        `PRAGMA data_version` changes with each such write, and this connection never writes. If something is written
+        between the pragma and `work`, the result is newer than its version says, which does no harm.
         """
         try:
             version = self._execute("PRAGMA data_version").fetchone()[0]
@@ -484,6 +489,7 @@ class Writer:
         """Finish waiting writes; later ones are refused."""
         with self._guard:
             self._closing = True
+            # A write of nothing, behind all others: when it is done, they are.
             last, is_first = self._enqueue(lambda _: None)
         self._complete(last, is_first)
         self._close_connection()
@@ -509,6 +515,7 @@ class Writer:
         try:
             make_error = self._run_batch(batch)
         finally:  # whatever happens, the next leader is woken and no thread waits for ever
+            # The next leader first: it writes while the threads of this batch go on with their results.
             self._leader = 0
             with self._guard:
                 self._busy = bool(self._queue)
@@ -529,12 +536,12 @@ class Writer:
             reason, kind = str(error), type(error)
             return lambda: kind(reason)
         tx = SqliteTx(connection)
-        for work in batch:
-            with work:
+        for pending in batch:
+            with pending:
                 connection.execute("SAVEPOINT work")
-                work.result = work.work(tx)
+                pending.result = pending.work(tx)
             try:
-                if work.error is not None:
+                if pending.error is not None:
                     connection.execute("ROLLBACK TO work")
                 connection.execute("RELEASE work")
             except sqlite3.Error as error:  # a full or broken disk rolls back the whole transaction
@@ -622,8 +629,8 @@ def retry_while_busy(step: Callable[[], object]) -> None:
 
 
 def _finish_batch(batch: Sequence[_PendingWrite], make_error: Callable[[], LanceNamespaceError] | None) -> None:
-    for work in batch:
-        if make_error is not None and work.error is None:
-            work.error = make_error()
-        work.is_done = True
-        work.wake()
+    for pending in batch:
+        if make_error is not None and pending.error is None:
+            pending.error = make_error()
+        pending.is_done = True
+        pending.wake()

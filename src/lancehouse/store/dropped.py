@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lance_namespace.errors import TableNotFoundError
 from sqlalchemy import bindparam, delete, literal_column, select, update
 
 from lancehouse.store.model import DroppedRow, EntryRow
@@ -88,15 +89,21 @@ def find_dropped_entry(tx: Tx, entry_id: int) -> EntryRow | None:
 
 
 def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: int) -> bool:
-    """Put a dropped entry into a namespace again; return False if the name is taken there, or the entry is gone."""
+    """Put a dropped entry into a namespace again; return False if the name is taken there.
+
+    Raises:
+        TableNotFoundError: it was restored or deleted meanwhile.
+    """
+    values = {"entry": entry_id, "namespace": namespace_id, "called": name, "now": now_ms}
     try:
         with tx.savepoint():
-            values = {"entry": entry_id, "namespace": namespace_id, "called": name, "now": now_ms}
-            restored = tx.run(RESTORE, values) == 1
+            row_count = tx.run(RESTORE, values)
     except UniqueViolationError:
         return False
+    if not row_count:
+        raise TableNotFoundError(f"Table does not exist: it was restored or deleted before it could become {name}")
     tx.run(DELETE, {"entry": entry_id})
-    return restored
+    return True
 
 
 def expire(tx: Tx, entry_id: int, expires_ms: int) -> None:
@@ -110,5 +117,5 @@ def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:
 
 
 def release_location(tx: Tx, location_key: str) -> None:
-    """Delete dropped entries at a location whose files nobody wants to delete: a new entry may have the files."""
+    """Delete dropped entries at a location whose files are to stay, so that a new entry can have the files."""
     tx.run(RELEASE, {"place": location_key})

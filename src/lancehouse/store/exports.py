@@ -58,15 +58,15 @@ def insert_export(tx: Tx, new: ExportRow) -> ExportRow:
 
 def touch_exports(tx: Tx, ids: Collection[int], now_ms: int) -> set[int]:
     """Record that a plan names these copies now; return the ids of those that still exist."""
-    touched: set[int] = set()
+    touched_ids: set[int] = set()
     ordered = sorted(ids)
     for start in range(0, len(ordered), TOUCHED):
         batch = ordered[start : start + TOUCHED]
         # The statement has a fixed number of parameters, so that it is compiled once; repeated ids do no harm.
         padded = batch + batch[-1:] * (TOUCHED - len(batch))
         rows = tx.fetch_all(TOUCH, {"now": now_ms, **{f"id_{number}": export for number, export in enumerate(padded)}})
-        touched.update(row[0] for row in rows)
-    return touched
+        touched_ids.update(row[0] for row in rows)
+    return touched_ids
 
 
 def count_export_bytes(tx: Tx, warehouse: str) -> int:

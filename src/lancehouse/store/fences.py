@@ -34,7 +34,7 @@ def find_fence(tx: Tx, warehouse_id: int) -> FenceRow | None:
 
 
 def lock_fence(tx: Tx, warehouse_id: int, new_catalog: str) -> FenceRow:
-    """Return the row of a warehouse, which nobody else changes until the transaction ends; insert it if it is new."""
+    """Return the row of a warehouse, locked until the transaction ends; insert it if it is new."""
     new = FenceRow(warehouse_id, new_catalog, 1, (), 0, "open", "", None, "", 0)
     row = FENCE.fetch_one(tx, LOCK, {"warehouse": warehouse_id})
     if row is None:

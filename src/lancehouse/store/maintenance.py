@@ -43,6 +43,7 @@ from lancehouse.store.statements import (
     EVERYTHING,
     NONE,
     Row,
+    RowType,
     Statement,
     Tx,
     check_indexed,
@@ -56,25 +57,15 @@ from lancehouse.store.statements import (
 
 CLAIM_LOCK = 7883954723
 """Advisory lock of Postgres: workers that look for work do so one after the other, so that limits hold."""
-RUN = (
-    "started_ms",
-    "ended_ms",
-    "worker",
-    "operation",
-    "outcome",
-    "why",
-    "version_before",
-    "version_after",
-    "bytes_before",
-    "bytes_after",
-    "bytes_removed",
-    "message",
-)
-"""Columns in the order of MaintenanceRun."""
+RUN = RowType(r, MaintenanceRun)
 
 
 class _Clock(FunctionElement[int]):
-    """The database's own time, in milliseconds since the epoch."""
+    """The database's own time, in milliseconds since the epoch.
+
+    SQLite counts in Julian days, and the epoch is day 2440587.5. Postgres' `now()` is when the transaction began, which
+    may have waited for a lock since; `clock_timestamp()` goes on.
+    """
 
     inherit_cache = True
     type = NUMBER
@@ -138,7 +129,7 @@ def count_up(tx: Tx, name: str, by: int) -> None:
 
 
 def take_mark(tx: Tx, name: str, holder: str, until_ms: int, now_ms: int) -> bool:
-    """Hold a mark until a time, or for longer; False if somebody else does."""
+    """Take or keep a mark until a time; return False if another holder has it."""
     return tx.run(TAKE_MARK, {"name": name, "holder": holder, "number": until_ms, "now": now_ms}) == 1
 
 
@@ -253,22 +244,22 @@ def list_namespace_policies(tx: Tx) -> dict[tuple[int, tuple[str, ...]], Mapping
     return {(warehouse, split_levels(path)): from_json(properties) for warehouse, path, properties in rows}
 
 
-def plan_tables(tx: Tx, planned: Iterable[tuple[str, int | tuple[str, ...], int | None, str]]) -> None:
+def plan_tables(tx: Tx, plans: Iterable[tuple[str, int | tuple[str, ...], int | None, str]]) -> None:
     """Plan that tables are looked at: backend, entry or levels, when, and why. A table that is due sooner stays so."""
-    rows = [_new_row(backend, which, due_ms, why) for backend, which, due_ms, why in planned]
+    rows = [_new_row(backend, table_key, due_ms, why) for backend, table_key, due_ms, why in plans]
     if rows:
         tx.run_many(PLAN, rows)
 
 
 def request_maintenance(
-    tx: Tx, backend: str, which: int | tuple[str, ...], why: str, operations: Sequence[str], by: str
+    tx: Tx, backend: str, table_key: int | tuple[str, ...], why: str, operations: Sequence[str], by: str
 ) -> None:
     """Ask for operations on a table, before all that is due."""
-    tx.run(REQUEST, {**_new_row(backend, which, 0, why), "requested": ",".join(operations), "requested_by": by})
+    tx.run(REQUEST, {**_new_row(backend, table_key, 0, why), "requested": ",".join(operations), "requested_by": by})
 
 
 def cancel_plans(tx: Tx, entries: Iterable[int]) -> None:
-    """Plan nothing for tables that are not to be maintained, unless somebody asked for it."""
+    """Cancel what is planned for tables that are not maintained, except what was requested."""
     rows = [{"entry": entry} for entry in entries]
     if rows:
         tx.run_many(POSTPONE, rows)
@@ -279,15 +270,15 @@ def forget_table(tx: Tx, backend: str, levels: tuple[str, ...]) -> None:
     tx.run(FORGET, {"place": backend, "key": index_key(join_levels(levels))})
 
 
-def _new_row(backend: str, which: int | tuple[str, ...], due_ms: int | None, why: str) -> dict[str, Any]:
-    is_own = isinstance(which, int)
-    path = "" if is_own else join_levels(which)  # type: ignore[arg-type]
+def _new_row(backend: str, table_key: int | tuple[str, ...], due_ms: int | None, why: str) -> dict[str, Any]:
+    is_own = isinstance(table_key, int)
+    path = "" if is_own else join_levels(table_key)  # type: ignore[arg-type]
     return {
-        "entry_id": which if is_own else None,
+        "entry_id": table_key if is_own else None,
         "backend": check_indexed("a backend's name", backend),
         "path": path,
         # No name begins with the separator of levels, so that no path of another catalog looks like this.
-        "path_key": f"\x1f{which}" if is_own else index_key(path),
+        "path_key": f"\x1f{table_key}" if is_own else index_key(path),
         "due_ms": due_ms,
         "why": why,
         "requested": "",
@@ -419,9 +410,7 @@ FINISH = Statement(
         requested_by=case((m.c.requested == bindparam("done"), bindparam("again_by")), else_=m.c.requested_by),
     )
 )
-INSERT_RUN = Statement(insert_into(r, "table_id", *RUN))
-NEVER = 1 << 62
-"""A time that does not come."""
+INSERT_RUN = Statement(insert_into(r, "table_id", *RUN.names))
 
 
 def claim_tables(
@@ -438,18 +427,18 @@ def claim_tables(
     """
     tx.lock(CLAIM_LOCK, ())
     now = read_clock(tx)
-    ((leased,),) = tx.fetch_all(COUNT_LEASES, {"now": now})
-    size = min(count, most - leased)
+    ((leased_count,),) = tx.fetch_all(COUNT_LEASES, {"now": now})
+    size = min(count, most - leased_count)
     if size < 1:
         return [], []
     abandoned = _to_tables(tx.fetch_all(EXPIRED, {"now": now, "size": size}))
     due = _to_tables(tx.fetch_all(DUE, {"now": now, "size": size - len(abandoned)})) if len(abandoned) < size else []
-    taken = [
+    leased_tables = [
         table
         for table in (*abandoned, *due)
         if tx.run(TAKE, {"table": table.id, "known": table.lease, "by": worker, "until": now + lease_ms, "now": now})
     ]
-    return taken, abandoned
+    return leased_tables, abandoned
 
 
 def has_due_tables(tx: Tx) -> bool:
@@ -514,7 +503,7 @@ def insert_runs(tx: Tx, table_id: int, runs: Sequence[MaintenanceRun]) -> None:
     """Record what was done to a table, and count it."""
     if not runs:
         return
-    tx.run_many(INSERT_RUN, [{"table_id": table_id, **{name: getattr(run, name) for name in RUN}} for run in runs])
+    tx.run_many(INSERT_RUN, [{"table_id": table_id, **RUN.values(run)} for run in runs])
     for run in runs:
         count_up(tx, f"runs.{run.operation}.{run.outcome}", 1)
         if run.bytes_removed:
@@ -539,11 +528,11 @@ def _to_levels(path: str, own_path: str | None, name: str, entry: int | None) ->
 # Status
 
 PAGE = 10_000
-"""Tables that are read at once, where all are gone through."""
+"""Tables that are read at once, where all are read."""
 FEW = 1_000
 """Tables whose runs are looked up table by table."""
 MOST_LOOKED_AT = 200_000
-"""Newest runs that are gone through for those of many tables."""
+"""Newest runs that are searched for those of many tables."""
 
 
 _HAS_FAILED = m.c.failures > literal_column("0")
@@ -573,9 +562,8 @@ _some_ids: list[ColumnElement[int]] = [bindparam(f"id_{number}") for number in r
 SOME_TABLES = Statement(_MAINTAINED.where(m.c.id.in_(_some_ids)))
 ONE_OWN = Statement(_MAINTAINED.where(m.c.entry_id == bindparam("entry")))
 ONE_OTHER = Statement(_MAINTAINED.where(m.c.backend == bindparam("place"), m.c.path_key == bindparam("key")))
-_run_columns = tuple(r.c[name] for name in RUN)
 _RUNS = (
-    select(m.c.backend, m.c.path, n.c.path, e.c.name, m.c.entry_id, *_run_columns)
+    select(m.c.backend, m.c.path, n.c.path, e.c.name, m.c.entry_id, *RUN.columns)
     .select_from(r)
     .join(m, m.c.id == r.c.table_id)
     .outerjoin(e, e.c.id == m.c.entry_id)
@@ -589,7 +577,7 @@ RUN_IDS_OF_SOME = Statement(
     select(r.c.id).where(r.c.table_id.in_(_some_ids)).order_by(r.c.id.desc()).limit(bindparam("size")).offset(NONE)
 )
 RUNS_OF_TABLE = Statement(
-    select(*_run_columns)
+    select(*RUN.columns)
     .where(r.c.table_id == bindparam("table"))
     .order_by(r.c.id.desc())
     .limit(bindparam("size"))
@@ -620,7 +608,7 @@ COUNTS = Statement(
         .scalar_subquery(),
     )
 )
-# Dropped tables are few: to count them apart spares a look at the entry of every table.
+# Dropped tables are few, so they are counted apart: a join would read the entry of every table.
 COUNT_KNOWN = Statement(
     select(
         select(func.count()).select_from(m).scalar_subquery()
@@ -657,27 +645,27 @@ def list_maintained_tables(
     """
     if among is None:
         return _to_tables(tx.fetch_all(LISTED, {"upto": upto_ms, "size": limit}))
-    listed = tx.fetch_all(LISTED_IDS, {"upto": upto_ms, "size": EVERYTHING})
-    ids = list(islice((table for (table,) in listed if table in among), limit))
-    found = {table.id: table for table in _to_tables(_fetch_some(tx, SOME_TABLES, ids))}
-    return [found[table] for table in ids if table in found]
+    id_rows = tx.fetch_all(LISTED_IDS, {"upto": upto_ms, "size": EVERYTHING})
+    ids = list(islice((table for (table,) in id_rows if table in among), limit))
+    table_by_id = {table.id: table for table in _to_tables(_fetch_some(tx, SOME_TABLES, ids))}
+    return [table_by_id[table] for table in ids if table in table_by_id]
 
 
 def _fetch_some(tx: Tx, statement: Statement, ids: Sequence[int], **values: int) -> list[Row]:
     """Run a statement on any number of ids, some of them at a time."""
     rows: list[Row] = []
     for start in range(0, len(ids), SOME):
-        some = ids[start : start + SOME]
-        rows += tx.fetch_all(statement, {f"id_{place}": some[place % len(some)] for place in range(SOME)} | values)
+        batch = ids[start : start + SOME]
+        rows += tx.fetch_all(statement, {f"id_{place}": batch[place % len(batch)] for place in range(SOME)} | values)
     return rows
 
 
-def find_maintained_table(tx: Tx, backend: str, which: int | tuple[str, ...]) -> MaintainedTable | None:
+def find_maintained_table(tx: Tx, backend: str, table_key: int | tuple[str, ...]) -> MaintainedTable | None:
     """Return a table by its entry, or by its levels in another catalog; None if nothing was planned for it yet."""
-    if isinstance(which, int):
-        row = tx.fetch_one(ONE_OWN, {"entry": which})
+    if isinstance(table_key, int):
+        row = tx.fetch_one(ONE_OWN, {"entry": table_key})
     else:
-        row = tx.fetch_one(ONE_OTHER, {"place": backend, "key": index_key(join_levels(which))})
+        row = tx.fetch_one(ONE_OTHER, {"place": backend, "key": index_key(join_levels(table_key))})
     return None if row is None else _maintained_table(row)
 
 
@@ -696,21 +684,21 @@ def list_recent_runs(
         rows = tx.fetch_all(RECENT_RUNS, {"size": limit})
     else:
         if len(among) <= FEW:
-            found = _fetch_some(tx, RUN_IDS_OF_SOME, sorted(among), size=limit)
-            newest = sorted((run for (run,) in found), reverse=True)
+            id_rows = _fetch_some(tx, RUN_IDS_OF_SOME, sorted(among), size=limit)
+            newest = sorted((run for (run,) in id_rows), reverse=True)
         else:
             recent = tx.fetch_all(RECENT_RUN_IDS, {"size": MOST_LOOKED_AT})
             newest = [run for run, table in recent if table in among]
         rows = _fetch_some(tx, SOME_RUNS, newest[:limit])
     return [
-        (backend, _to_levels(path, own_path, name, entry), MaintenanceRun(*run))
+        (backend, _to_levels(path, own_path, name, entry), RUN.read(run))
         for backend, path, own_path, name, entry, *run in rows
     ]
 
 
 def list_runs(tx: Tx, table_id: int, limit: int) -> list[MaintenanceRun]:
     """Return the newest runs of a table."""
-    return [MaintenanceRun(*row) for row in tx.fetch_all(RUNS_OF_TABLE, {"table": table_id, "size": limit})]
+    return RUN.fetch_all(tx, RUNS_OF_TABLE, {"table": table_id, "size": limit})
 
 
 def count_tables(tx: Tx) -> dict[str, int]:
@@ -722,8 +710,8 @@ def count_tables(tx: Tx) -> dict[str, int]:
 
 def count_known_tables(tx: Tx) -> int:
     """Return how many tables are under maintenance; it takes the longer, the more there are."""
-    ((known,),) = tx.fetch_all(COUNT_KNOWN, {})
-    return int(known)
+    ((count,),) = tx.fetch_all(COUNT_KNOWN, {})
+    return int(count)
 
 
 def delete_runs_before(tx: Tx, before_ms: int) -> int:

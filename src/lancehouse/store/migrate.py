@@ -209,11 +209,13 @@ def _connect(database: Database, *begin: str) -> Iterator[Connection]:
 
 
 def _engine(database: Database, begin: Sequence[str]) -> Engine:
-    own = database.engine()
-    kind = "sqlite" if isinstance(own, Sqlite) else "postgresql+psycopg"
-    engine = create_engine(f"{kind}://", creator=own.connect, poolclass=NullPool)
-    if isinstance(own, Sqlite):
-        event.listen(engine, "begin", lambda connection: [connection.exec_driver_sql(each) for each in begin])
+    # Our own connections, which are durable. Both kinds leave transactions to us (autocommit): on SQLite the statements
+    # `begin` start one, on Postgres the driver does, once autocommit is off.
+    connections = database.engine()
+    kind = "sqlite" if isinstance(connections, Sqlite) else "postgresql+psycopg"
+    engine = create_engine(f"{kind}://", creator=connections.connect, poolclass=NullPool)
+    if isinstance(connections, Sqlite):
+        event.listen(engine, "begin", lambda connection: [connection.exec_driver_sql(statement) for statement in begin])
     else:
         event.listen(engine, "connect", lambda connection, _: setattr(connection, "autocommit", False))
     return engine

@@ -52,7 +52,7 @@ def _define_required(kind: Any, *names: str) -> list[Column[Any]]:
 
 
 NEVER_AGAIN: dict[str, Any] = {"sqlite_autoincrement": True}
-"""Ids are never reused, so that whoever still holds one cannot meet another row."""
+"""Ids are never reused: an id that is held in memory never refers to another row."""
 
 warehouses = Table(
     "warehouses",
@@ -317,8 +317,11 @@ Kind = Literal["lance", "iceberg", "view"]
 """The kind of an entry; tables and views share one set of names."""
 
 FenceState = Literal["open", "unguarded", "fenced", "adopting"]
-"""Of a warehouse: changes are taken; taken though its epoch file cannot be read or written; refused; refused until an
-adoption that has begun is finished."""
+"""Whether a warehouse takes changes.
+
+`open`: yes. `unguarded`: yes, although its epoch file cannot be read or written, so that nobody would notice a server
+on another copy of the database. `fenced`: no. `adopting`: not until an adoption that has begun is finished.
+"""
 
 Json = dict[str, Any]
 
@@ -454,7 +457,7 @@ class FenceRow:
     """Id of the last change in the audit when the file was last written."""
     state: FenceState
     reason: str
-    """Why changes are refused, or why nobody checks."""
+    """Why changes are refused, or why the file cannot be checked."""
     renewed_ms: int | None
     """When the file was last written by a server on this database; None if it never was."""
     holder: str
@@ -520,7 +523,7 @@ class ChangedTable:
     due_ms: int | None
     looked_ms: int | None
     seen: Json
-    """What the last look at the table has found."""
+    """What was found when the table was last examined; see `catalog.maintenance.Seen`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from time import sleep
 from typing import Any, TypeVar, cast
 
@@ -36,7 +36,10 @@ FIRST_NAP_S = 0.005
 """Longest pause before the first retry, in seconds; doubled for each one after."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""All statements of a read see one snapshot."""
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+"""A statement sees what others have committed by then. So a compare-and-swap that waited for another transaction looks
+at the row as that has left it, and changes nothing; at a stricter level it would fail, and all be repeated."""
 DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
@@ -105,7 +108,7 @@ class PostgresTx(Tx):
         self._readonly = readonly
 
     def fetch_all(self, statement: Statement, values: Values) -> list[Row]:
-        # Prepared, as the driver does by itself in time, a statement may get a plan for values that nobody knows.
+        # The driver prepares statements that are run often. Postgres may then plan them once, for unknown values.
         prepare = False if statement.is_planned_anew else None
         return self._execute(statement.postgres, values, prepare).fetchall()
 
@@ -121,6 +124,7 @@ class PostgresTx(Tx):
 
     def lock(self, own: int, shared: Iterable[int]) -> None:
         """Take advisory locks until the transaction ends; a read-only transaction takes none."""
+        # Sorted: two transactions ask for common locks in one order, so that neither waits for a lock of the other.
         if not self._readonly:
             keys = {"shared": sorted(shared), "own": own}
             self._execute("SELECT pg_advisory_xact_lock_shared(key) FROM unnest(%(shared)s::bigint[]) AS key", keys)
@@ -182,13 +186,14 @@ class Postgres:
         return self._write(work)
 
     def close(self) -> None:
-        """Wait for transactions in progress, then close all connections."""
+        """Wait for transactions in progress, then close all connections.
+
+        A transaction that takes longer than `PATIENCE_S` is not waited for; its connection is closed when it ends.
+        """
         self._closed = True
-        for _ in range(CONNECTIONS):
-            self._capacity.acquire(timeout=PATIENCE_S)
+        acquired = sum(self._capacity.acquire(timeout=PATIENCE_S) for _ in range(CONNECTIONS))
         self._drop_idle()
-        for _ in range(CONNECTIONS):
-            self._capacity.release()
+        self._capacity.release(acquired)
 
     def connect(self) -> Connection:
         """Return a new connection with durable commits; the caller must close it."""
@@ -301,14 +306,11 @@ class Postgres:
 
     def _release(self, connection: Connection) -> None:
         """Roll back what is still open, and return the connection to the pool if it is usable."""
-        try:
+        with suppress(psycopg.Error):
             if connection.info.transaction_status != TransactionStatus.IDLE:
                 connection.execute("ROLLBACK")
-        except psycopg.Error:
-            connection.close()
-        if connection.closed:
-            return
-        if connection.info.transaction_status == TransactionStatus.IDLE:
+        # The status of a connection that is broken or closed is not IDLE, but UNKNOWN.
+        if connection.info.transaction_status == TransactionStatus.IDLE and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()

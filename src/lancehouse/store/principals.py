@@ -151,10 +151,8 @@ def insert_principal(
     return None if row is None else PrincipalRow(row[0], name, client_id, secret_hash, now_ms)
 
 
-def find_principal(tx: Tx, *, name: str | None = None, client_id: str | None = None) -> PrincipalRow | None:
-    """Return the principal with a name, or else with a client id, or None."""
-    if name is not None:
-        return find_holder(tx, name, "principal")
+def find_client(tx: Tx, client_id: str) -> PrincipalRow | None:
+    """Return the principal with a client id, or None."""
     return PRINCIPAL.fetch_one(tx, BY_CLIENT, {"client": client_id})
 
 
@@ -283,15 +281,15 @@ def list_grants_through_groups(tx: Tx, principal_id: int) -> list[GrantRow]:
 
 def list_grants_of_groups(tx: Tx, names: Sequence[str]) -> tuple[set[str], list[GrantRow]]:
     """Return which of the names are groups, and the grants of these."""
-    known: set[str] = set()
+    groups: set[str] = set()
     grants = []
     for first in range(0, len(names), GROUPS_AT_ONCE):
-        some = [*names[first : first + GROUPS_AT_ONCE], *[names[first]] * GROUPS_AT_ONCE][:GROUPS_AT_ONCE]
-        for name, *grant in tx.fetch_all(GRANTS_OF_GROUPS, {f"group_{n}": each for n, each in enumerate(some)}):
-            known.add(name)
-            if grant[0] is not None:
+        batch = [*names[first : first + GROUPS_AT_ONCE], *[names[first]] * GROUPS_AT_ONCE][:GROUPS_AT_ONCE]
+        for name, *grant in tx.fetch_all(GRANTS_OF_GROUPS, {f"group_{n}": group for n, group in enumerate(batch)}):
+            groups.add(name)
+            if grant[0] is not None:  # a group without grants has one row, of nulls
                 grants.append(GRANT.read(grant))
-    return known, grants
+    return groups, grants
 
 
 def list_holders_of_grants(

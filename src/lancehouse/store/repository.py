@@ -137,6 +137,7 @@ def insert_namespace(
         "properties": to_json(properties),
     }
     try:
+        # The insert locks the parent's row on Postgres, by its foreign key: a drop of the parent waits, or was first.
         with tx.savepoint():
             row = tx.fetch_one(INSERT_NAMESPACE, values)
     except ForeignKeyViolationError:  # the parent was dropped meanwhile
@@ -253,6 +254,7 @@ def list_entries(
     """Return the names of a namespace's entries of these kinds, ordered by code point."""
     if not kinds:
         return []
+    # The statement has a fixed number of parameters, so that there is only one; repeated kinds do no harm.
     padded_kinds = [*kinds, *[next(iter(kinds))] * len(KINDS)]
     values = {"namespace": namespace_id, "after": after or "", "size": EVERYTHING if limit is None else limit}
     return [row[0] for row in tx.fetch_all(ENTRIES, {**values, **dict(zip(KINDS, padded_kinds, strict=False))})]
@@ -297,7 +299,7 @@ def list_entries_with_property(
 ) -> list[tuple[tuple[str, ...], str]]:
     """Return namespace and name of the entries of a warehouse that may have a property of this value.
 
-    All entries of the warehouse are looked at, and text in another property can look alike.
+    All entries of the warehouse are read, and another property may contain the same text.
     """
     pair = to_json({key: value})[1:-1]
     for special in "/%_":
@@ -362,7 +364,9 @@ def _search_statement(words: int, has_places: bool) -> Statement:
 
 def _like_pattern(text: str) -> str:
     """Return a pattern of LIKE for what contains a text, with anything in the place of letters beyond ASCII."""
-    return "".join(["%", *("%" if ord(each) > 127 else f"/{each}" if each in "/%_" else each for each in text), "%"])
+    return "".join(
+        ["%", *("%" if ord(letter) > 127 else f"/{letter}" if letter in "/%_" else letter for letter in text), "%"]
+    )
 
 
 @cache
@@ -462,12 +466,12 @@ def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> 
     values = {"entry": id, "namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
     try:
         with tx.savepoint():
-            renamed = tx.run(RENAME_ENTRY, values)
+            row_count = tx.run(RENAME_ENTRY, values)
     except UniqueViolationError:
         return False
     except ForeignKeyViolationError:
         raise _namespace_dropped() from None
-    if not renamed:
+    if not row_count:
         raise TableNotFoundError(f"Table does not exist: it was dropped before it could be renamed to {name}")
     return True
 
@@ -504,6 +508,8 @@ def find_overlapping_table(
     # Exclusive on the location, shared on all folders above it: siblings do not block each other, while a check of a
     # folder waits for all checks below it.
     tx.lock(_lock_number(location_key), map(_lock_number, above))
+    # A key ends with a slash. The same key with the next character in its place ends the range of all keys below it,
+    # which an index finds.
     values = {"first": location_key, "end": location_key[:-1] + chr(ord("/") + 1), "exclude": exclude_id or 0}
     for folders in _folder_parameters(location_key, above):
         row = tx.fetch_one(OVERLAPPING, {**values, **folders})

@@ -161,6 +161,7 @@ def index_key(path: str) -> str:
     """Return a key for a path that is short enough for an index, and different for different paths."""
     if len(path) <= SHORT:
         return path
+    # Two separators in a row, as no path has them: its levels are not empty.
     digest = sha256(path.encode(errors="surrogatepass")).hexdigest()
     return f"{path[:16]}{SEPARATOR}{SEPARATOR}{digest}"
 
@@ -233,15 +234,17 @@ class RowType(Generic[R]):
     def __init__(self, table: Table, kind: type[R], /, **stored: Stored) -> None:
         self._kind = kind
         self._fields = {field.name: stored.get(field.name, AS_IS) for field in fields(cast("Any", kind))}
-        self._decoders = [(at, each.decode) for at, each in enumerate(self._fields.values()) if each is not AS_IS]
-        self.names = tuple(each.column or name for name, each in self._fields.items())
+        self._decoders = [
+            (index, storage.decode) for index, storage in enumerate(self._fields.values()) if storage is not AS_IS
+        ]
+        self.names = tuple(storage.column or name for name, storage in self._fields.items())
         self.columns = tuple(table.c[name] for name in self.names)
 
     def read(self, row: Sequence[Any]) -> R:
         """Return a row of `columns` as an instance."""
         values = list(row)
-        for place, decode in self._decoders:
-            values[place] = decode(values[place])
+        for index, decode in self._decoders:
+            values[index] = decode(values[index])
         return self._kind(*values)
 
     def encode(self, name: str, value: Any) -> Any:

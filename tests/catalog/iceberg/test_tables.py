@@ -554,6 +554,13 @@ def test_files_that_are_no_table(changes: Json, words: str) -> None:
         iceberg_tables.parse(orjson.dumps({**table(2).json, **changes}))
 
 
+@pytest.mark.parametrize("spec", [5, {"fields": []}, "x"])
+def test_old_files_whose_partition_spec_is_no_list(spec: object) -> None:
+    old = {"format-version": 1, "location": "/t", "last-updated-ms": 5, "last-column-id": 8, "schema": SCHEMA}
+    with pytest.raises(InvalidInputError, match="'partition-spec' must be a list"):
+        iceberg_tables.parse(orjson.dumps({**old, "partition-spec": spec}))
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\x1f\x8bnonsense", gzip.compress(b"{}", mtime=0)[:-9], b"\xff"])
 def test_files_that_are_nothing(raw: bytes) -> None:
     with pytest.raises(InvalidInputError):

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 T = TypeVar("T")
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHOWN = 60
 _LARGEST = {32: 1 << 31, 64: 1 << 63}
 
@@ -127,7 +127,7 @@ def optional_string_map(json: Mapping[str, Any], key: str, where: str) -> dict[s
 def uuid(json: Mapping[str, Any], key: str, where: str) -> str:
     """Return a UUID in its canonical form, in lower case."""
     value = text(json, key, where)
-    if not _UUID.fullmatch(value):
+    if not UUID.fullmatch(value):
         raise InvalidInputError(f"{where}: '{key}' must be a UUID, got {format_value(value)}")
     return value.lower()
 

@@ -328,7 +328,7 @@ class _Compiler:
     def __init__(self, shape: RecordShape) -> None:
         self._shape = shape
         self._count = 0
-        self._named: dict[str, Any] = {}
+        self._schema_by_name: dict[str, Any] = {}
 
     def compile(self, schema: Any, expected: IcebergType | None, id: int | None) -> _Type:
         """Return how values of a type are decoded.
@@ -351,7 +351,7 @@ class _Compiler:
             case str() if schema in _PRIMITIVES:
                 return _PRIMITIVES[schema]
             case str():
-                return self.compile(self._named[schema], expected, id)
+                return self.compile(self._schema_by_name[schema], expected, id)
             case ["null", other]:
                 return self._optional(other, expected, id, 1)
             case [other, "null"]:
@@ -379,16 +379,16 @@ class _Compiler:
 
     def _remember(self, schema: dict[str, Any]) -> None:
         if isinstance(schema.get("name"), str):
-            self._named[schema["name"]] = schema
+            self._schema_by_name[schema["name"]] = schema
 
     def _optional(self, schema: Any, expected: IcebergType | None, id: int | None, index: int) -> _Type:
         inner = self.compile(schema, expected, id)
 
         def use(action: Callable[[Decoder], Any], decoder: Decoder) -> Any:
-            chosen = decoder.read_int()
-            if chosen not in (0, 1):
-                raise ValueError(f"{chosen} is no type of a union")
-            return action(decoder) if chosen == index else None
+            branch = decoder.read_int()
+            if branch not in (0, 1):
+                raise ValueError(f"{branch} is no type of a union")
+            return action(decoder) if branch == index else None
 
         return _Type(inner.kind, partial(use, inner.read), partial(use, inner.skip), is_nullable=True)
 
@@ -436,23 +436,23 @@ class _Compiler:
         return _Type("map", read, partial(_skip_blocks, skip))
 
     def _record(self, fields: list[Any], expected: IcebergType | None, id: int | None) -> _Type:
-        wanted = expected.fields if isinstance(expected, StructType) else ()
-        position_by_id = {field.field_id: position for position, field in enumerate(wanted)}
+        expected_fields = expected.fields if isinstance(expected, StructType) else ()
+        position_by_id = {field.field_id: position for position, field in enumerate(expected_fields)}
         types: list[_Type] = []
         steps: list[tuple[int, Callable[[Decoder], Any]]] = []
         """For each field of the file: its position in the result, or -1 to skip it, and how it is decoded."""
-        for at, each in enumerate(fields):
-            field_id = each.get("field-id")
-            position = position_by_id.get(field_id, -1) if wanted else at
-            target = wanted[position] if wanted and position >= 0 else None
-            field_type = self.compile(each["type"], None if target is None else target.field_type, field_id)
+        for index, file_field in enumerate(fields):
+            field_id = file_field.get("field-id")
+            position = position_by_id.get(field_id, -1) if expected_fields else index
+            target = expected_fields[position] if expected_fields and position >= 0 else None
+            field_type = self.compile(file_field["type"], None if target is None else target.field_type, field_id)
             types.append(field_type)
             is_skipped = position < 0 or (target is not None and field_id in self._shape.skipped)
             steps.append((-1, field_type.skip) if is_skipped else (position, self._read_field(field_type, target)))
-        missing = position_by_id.keys() - {each.get("field-id") for each in fields}
-        defaults = [field.initial_default for field in wanted] if wanted else [None] * len(fields)
+        missing = position_by_id.keys() - {file_field.get("field-id") for file_field in fields}
+        defaults = [field.initial_default for field in expected_fields] if expected_fields else [None] * len(fields)
         for field_id in missing:
-            if (field := wanted[position_by_id[field_id]]).required and field.initial_default is None:
+            if (field := expected_fields[position_by_id[field_id]]).required and field.initial_default is None:
                 raise ValueError(f"field {field_id}, {field.name}, is missing")
         make = self._shape.types.get(-1 if id is None else id, Record)
         cost = 1 + len(defaults)
@@ -468,10 +468,10 @@ class _Compiler:
             return make(*values)
 
         def skip(decoder: Decoder) -> None:
-            for each in types:
-                each.skip(decoder)
+            for field_type in types:
+                field_type.skip(decoder)
 
-        return _Type("struct", read, skip, any(each.takes_bytes for each in types))
+        return _Type("struct", read, skip, any(field_type.takes_bytes for field_type in types))
 
     def _read_field(self, field_type: _Type, target: NestedField | None) -> Callable[[Decoder], Any]:
         if target is None:
@@ -573,7 +573,7 @@ class ManifestReader:
 
     def __init__(self, read_file: ReadFile) -> None:
         self._read_file = read_file
-        self._kept = Budget(MAX_VALUES)
+        self._kept_values = Budget(MAX_VALUES)
         self._block_bytes = Budget(MAX_BYTES, "bytes")
 
     def read_list(self, path: str) -> Iterator[ManifestFile]:
@@ -584,7 +584,7 @@ class ManifestReader:
             InvalidInputError: it exceeds a limit, or its name is not valid.
             ServiceUnavailableError: the storage cannot be read now.
         """
-        return self._read(path, _LIST, self._kept, renew=False)
+        return self._read(path, _LIST, self._kept_values, renew=False)
 
     def read_entries(
         self, manifest: ManifestFile, *, skip: frozenset[int] = frozenset(), keep: bool = False
@@ -599,7 +599,7 @@ class ManifestReader:
         Raises:
             LanceNamespaceError: as `read_list`.
         """
-        values = self._kept if keep else Budget(MAX_ENTRY_VALUES)
+        values = self._kept_values if keep else Budget(MAX_ENTRY_VALUES)
         for entry in self._read(manifest.manifest_path, replace(_ENTRIES, skipped=skip), values, renew=not keep):
             yield _inherit_from_manifest(entry, manifest)
 

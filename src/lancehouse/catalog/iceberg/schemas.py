@@ -18,7 +18,6 @@ from lancehouse.catalog.iceberg import json_values
 from lancehouse.catalog.iceberg.json_values import Json, format_value
 
 _HEX = re.compile(r"([0-9a-fA-F]{2})*")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DATE = r"\d{4}-\d\d-\d\d"
 _TIME = r"\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 
@@ -29,20 +28,19 @@ def check_default(value: object, type_: object) -> object:
     Raises:
         IllegalArgumentError: it is not a value of this type, or the type cannot have a default.
     """
-    if isinstance(type_, str):
-        for name, check in _CHECKS.items():
-            if type_.partition("(")[0].partition("[")[0] == name:
-                default = check(value, type_)
-                if default is not None:
-                    return default
     name = type_ if isinstance(type_, str) else "nested"
+    check = _CHECKS.get(re.split(r"[\[(]", name)[0])
+    default = check(value, name) if check is not None else None
+    if default is not None:
+        return default
     raise IllegalArgumentError(f"Cannot parse default as a {name} value: {format_value(value)}")
 
 
 def _integer_check(bits: int) -> Callable[[object, str], object]:
     def check(value: object, _: str) -> object:
-        fits = isinstance(value, int) and not isinstance(value, bool) and abs(2 * value + 1) < 1 << bits
-        return value if fits else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return value if -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
 
     return check
 
@@ -99,7 +97,7 @@ _CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         "double": _check_real,
         "decimal": _check_decimal,
         "string": lambda value, _: value if isinstance(value, str) else None,
-        "uuid": lambda value, _: value if isinstance(value, str) and _UUID.fullmatch(value) else None,
+        "uuid": lambda value, _: value if isinstance(value, str) and json_values.UUID.fullmatch(value) else None,
         "date": _pattern_check(_DATE, date.fromisoformat),
         "time": _pattern_check(_TIME, time.fromisoformat),
         "timestamp": _timestamp,
@@ -472,18 +470,18 @@ def remap_sources(layout: Json, ids: Mapping[int, int], kind: str) -> Json:
 def check_partition_names(spec: Json, columns: Columns) -> None:
     """Refuse partition field names that are empty, used twice, or the name of another column."""
     names = {column.name: column.id for column in columns.values()}
-    seen: set[str] = set()
+    partition_names: set[str] = set()
     for field in spec["fields"]:
         name = field["name"]
         if not name:
             raise IllegalArgumentError("Cannot use empty partition name: ")
-        if name in seen:
+        if name in partition_names:
             raise IllegalArgumentError(f"Cannot use partition name more than once: {name}")
         if field["source-id"] in columns and names.get(name, field["source-id"]) != field["source-id"]:
             raise IllegalArgumentError(
                 f"Cannot create identity partition sourced from different field in schema: {name}"
             )
-        seen.add(name)
+        partition_names.add(name)
 
 
 def check_spec(spec: Json, columns: Columns) -> None:

@@ -45,6 +45,7 @@ from lancehouse.catalog.iceberg.updates import (
 )
 from lancehouse.catalog.warehouse_files import MAX_BYTES, WarehouseFiles
 from lancehouse.locations import key as location_key
+from lancehouse.properties import GC_ENABLED
 
 CREATE = "assert-create"
 
@@ -64,7 +65,7 @@ def check_requirements(md: IcebergTableMetadata | None, requirements: object) ->
             raise IllegalArgumentError(f"Invalid create requirements: {requirement['type']}")
 
 
-def _check_create(_md: Json, _given: Json) -> None:
+def _check_create(_md: Json, _requirement: Json) -> None:
     raise ConcurrentModificationError("Requirement failed: table already exists")
 
 
@@ -122,26 +123,27 @@ _CHECKS: Mapping[str, Callable[[Json, Json], None]] = MappingProxyType(
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-GC_ENABLED = "gc.enabled"
-
 
 MAX_PURGED = 2_000_000
 """Most files that one purge removes."""
 
 
-def list_table_files(md: Json, files: WarehouseFiles) -> Iterator[str]:
-    """Yield every file of a table below its location, each once: data and delete files first, then metadata."""
-    seen: set[int] = set()
-    root = location_key(md["location"], "iceberg")
-    for file in _list_all_files(md, files, root):
+def list_purge_files(md: IcebergTableMetadata, files: WarehouseFiles) -> Iterator[str]:
+    """Yield every file of a table but its newest metadata file, each once: data and delete files first, then metadata.
+
+    Only files below the table's location are returned, and only manifests there are read: what a client wrote into a
+    manifest must not make the server delete files of others. Data files are left out where `gc.enabled` is false, and
+    manifests that cannot be read are skipped.
+    """
+    digests: set[int] = set()
+    root = location_key(md.location, "iceberg")
+    for file in _list_all_files(md.json, files, root):
         # Hashes take less memory than names: a manifest may name millions of files.
-        if (digest := hash(file)) not in seen and is_below((root,), file):
-            if len(seen) == MAX_PURGED:
-                logger.warning(
-                    "table %s has more than %d files: the others are not removed", md["location"], MAX_PURGED
-                )
+        if (digest := hash(file)) not in digests and is_below((root,), file):
+            if len(digests) == MAX_PURGED:
+                logger.warning("table %s has more than %d files: the others are not removed", md.location, MAX_PURGED)
                 return
-            seen.add(digest)
+            digests.add(digest)
             yield file
 
 
@@ -293,8 +295,8 @@ def dump(md: IcebergTableMetadata) -> bytes:
 def keep_ref_snapshots(raw: bytes) -> bytes:
     """Return a metadata file with only those snapshots that a branch or a tag points to."""
     md = parse(raw).json
-    named = {ref["snapshot-id"] for ref in md["refs"].values()}
-    return orjson.dumps({**md, "snapshots": [item for item in md["snapshots"] if item["snapshot-id"] in named]})
+    ref_ids = {ref["snapshot-id"] for ref in md["refs"].values()}
+    return orjson.dumps({**md, "snapshots": [item for item in md["snapshots"] if item["snapshot-id"] in ref_ids]})
 
 
 def apply_updates(
@@ -341,16 +343,6 @@ def obsolete_metadata_files(before: IcebergTableMetadata, after: IcebergTableMet
         return []
     logged_files = {entry["metadata-file"] for entry in after.json["metadata-log"]}
     return [file for entry in before.json["metadata-log"] if (file := entry["metadata-file"]) not in logged_files]
-
-
-def list_purge_files(md: IcebergTableMetadata, files: WarehouseFiles) -> Iterator[str]:
-    """Yield every file of a table but its newest metadata file, each once: data and delete files first, then metadata.
-
-    Only files below the table's location are returned, and only manifests there are read: what a client wrote into a
-    manifest must not make the server delete files of others. Data files are left out where `gc.enabled` is false, and
-    manifests that cannot be read are skipped.
-    """
-    return list_table_files(md.json, files)
 
 
 def _one_line(error: BaseException) -> str:
@@ -469,7 +461,9 @@ def _read_layout(json: Json, md: Json, version: int) -> None:
     if version == 1 and not json.get("partition-specs"):
         fields = [
             {"field-id": schemas.FIRST_FIELD_ID + index, **json_values.require_object(item, "partition field")}
-            for index, item in enumerate(json.get("partition-spec") or [])
+            for index, item in enumerate(
+                json_values.items(json, "partition-spec", where) if json.get("partition-spec") else []
+            )
         ]
         md |= {"partition-specs": [{"spec-id": 0, "fields": fields}], "default-spec-id": 0}
     if version == 1 and not json.get("sort-orders"):

@@ -56,11 +56,11 @@ def check_format_version(version: int, words: str) -> None:
         raise IllegalArgumentError(f"{words}: v{version} (supported: v{FORMAT_VERSIONS[-1]})")
 
 
-def get_by_id(md: Json, items: str, id_key: str, chosen: int) -> Json:
+def get_by_id(md: Json, items: str, id_key: str, id: int) -> Json:
     """Return the item of a list that has this id, or raise IllegalArgumentError."""
-    result: Json | None = next((item for item in md[items] if item[id_key] == chosen), None)
+    result: Json | None = next((item for item in md[items] if item[id_key] == id), None)
     if result is None:
-        raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {chosen} in {items}")
+        raise IllegalArgumentError(f"Invalid table metadata: no {id_key} {id} in {items}")
     return result
 
 
@@ -113,24 +113,24 @@ class Draft:
         self._changed = True
         self._layout_changed |= layout
 
-    def remove(self, key: str, id_key: str, removed: Collection[Any]) -> None:
+    def remove(self, key: str, id_key: str, ids: Collection[Any]) -> None:
         """Remove items from a list by their ids."""
         items = self.md.get(key, [])
-        remaining = [item for item in items if item[id_key] not in removed]
-        if len(remaining) < len(items):
-            self.change({key: remaining})
+        other_items = [item for item in items if item[id_key] not in ids]
+        if len(other_items) < len(items):
+            self.change({key: other_items})
 
     def replace(self, key: str, file: Json) -> None:
         """Add a statistics file, replacing the one for the same snapshot."""
-        others = [item for item in self.md[key] if item["snapshot-id"] != file["snapshot-id"]]
-        self.change({key: [*others, file]})
+        other_files = [item for item in self.md[key] if item["snapshot-id"] != file["snapshot-id"]]
+        self.change({key: [*other_files, file]})
 
-    def set_default(self, key: str, chosen: int, items: str, id_key: str, words: str) -> None:
+    def set_default(self, key: str, id: int, items: str, id_key: str, words: str) -> None:
         """Set the default spec or sort order to an item of a list, by its id."""
-        if chosen != self.md[key]:
-            if not any(item[id_key] == chosen for item in self.md[items]):
-                raise IllegalArgumentError(f"Cannot set default {words} to unknown {words}: {chosen}")
-            self.change({key: chosen}, layout=True)
+        if id != self.md[key]:
+            if not any(item[id_key] == id for item in self.md[items]):
+                raise IllegalArgumentError(f"Cannot set default {words} to unknown {words}: {id}")
+            self.change({key: id}, layout=True)
 
     def current_columns(self, what: str) -> dict[int, schemas.IcebergColumn]:
         """Return the columns of the current schema by id; `what` names the part to be added, for the message."""
@@ -155,7 +155,9 @@ class Draft:
     def _clean_snapshot_log(self) -> None:
         """Remove log entries of snapshots that were current only during this commit, and all up to an expired one."""
         current = self.md.get("current-snapshot-id")
-        intermediate = {chosen for chosen in self.main_heads if chosen in self.added and chosen != current}
+        intermediate = {
+            snapshot_id for snapshot_id in self.main_heads if snapshot_id in self.added and snapshot_id != current
+        }
         if not intermediate and not self.expired:
             return
         log: list[Json] = []
@@ -297,15 +299,14 @@ def _parse_blob(value: object) -> Json:
 
 
 def _parse_count(json: Json, key: str, where: str) -> int:
-    json_values.integer(json, key, where, bits=64)
-    return _parse_optional_count(json, key, where) or 0
+    value = json_values.integer(json, key, where, bits=64)
+    if value < 0:
+        raise IllegalArgumentError(f"{where}: Invalid {key} (cannot be negative): {value}")
+    return value
 
 
 def _parse_optional_count(json: Json, key: str, where: str) -> int | None:
-    value = json_values.optional_integer(json, key, where, bits=64)
-    if value is not None and value < 0:
-        raise IllegalArgumentError(f"{where}: Invalid {key} (cannot be negative): {value}")
-    return value
+    return None if json.get(key) is None else _parse_count(json, key, where)
 
 
 def _drop_nulls(json: dict[str, Any]) -> Json:
@@ -340,10 +341,10 @@ def check_manifest_lists(draft: Draft) -> None:
     Raises:
         InvalidInputError: there is such a snapshot.
     """
-    added = draft.added & draft.snapshots.keys()
-    states = [draft.md, draft.base or draft.md] if added else []
+    added_ids = draft.added & draft.snapshots.keys()
+    states = [draft.md, draft.base or draft.md] if added_ids else []
     roots = [root for md in states for root in manifests.manifest_roots(md["location"], md["properties"])]
-    for snapshot_id in added:
+    for snapshot_id in added_ids:
         if not manifests.is_below(roots, draft.snapshots[snapshot_id]["manifest-list"]):
             raise manifests.outside_error(snapshot_id, "manifest list")
 
@@ -383,8 +384,8 @@ def _set_properties(draft: Draft, update: Json) -> None:
 
 def _remove_properties(draft: Draft, update: Json) -> None:
     if removals := set(json_values.texts(update, "removals", "remove-properties")):
-        remaining = {key: value for key, value in draft.md["properties"].items() if key not in removals}
-        draft.change({"properties": remaining})
+        properties = {key: value for key, value in draft.md["properties"].items() if key not in removals}
+        draft.change({"properties": properties})
 
 
 def _add_schema(draft: Draft, update: Json) -> None:
@@ -413,10 +414,10 @@ def _set_current_schema(draft: Draft, update: Json) -> None:
 
 
 def _remove_schemas(draft: Draft, update: Json) -> None:
-    removed = set(json_values.integers(update, "schema-ids", "remove-schemas"))
-    if draft.md["current-schema-id"] in removed:
+    ids = set(json_values.integers(update, "schema-ids", "remove-schemas"))
+    if draft.md["current-schema-id"] in ids:
         raise IllegalArgumentError("Cannot remove the current schema")
-    draft.remove("schemas", "schema-id", removed)
+    draft.remove("schemas", "schema-id", ids)
 
 
 def _add_spec(draft: Draft, update: Json) -> None:
@@ -442,10 +443,10 @@ def _set_default_spec(draft: Draft, update: Json) -> None:
 
 
 def _remove_specs(draft: Draft, update: Json) -> None:
-    removed = set(json_values.integers(update, "spec-ids", "remove-partition-specs"))
-    if draft.md["default-spec-id"] in removed:
+    ids = set(json_values.integers(update, "spec-ids", "remove-partition-specs"))
+    if draft.md["default-spec-id"] in ids:
         raise IllegalArgumentError("Cannot remove the default partition spec")
-    draft.remove("partition-specs", "spec-id", removed)
+    draft.remove("partition-specs", "spec-id", ids)
 
 
 def _add_sort_order(draft: Draft, update: Json) -> None:
@@ -542,15 +543,15 @@ def _drop_refs(draft: Draft, names: set[str]) -> None:
 
 
 def _remove_snapshots(draft: Draft, update: Json) -> None:
-    removed = set(json_values.integers(update, "snapshot-ids", "remove-snapshots", bits=64)) & draft.snapshots.keys()
-    if not removed:
+    ids = set(json_values.integers(update, "snapshot-ids", "remove-snapshots", bits=64)) & draft.snapshots.keys()
+    if not ids:
         return
     draft.expired = True
     for key in ("snapshots", "statistics", "partition-statistics"):
-        draft.remove(key, "snapshot-id", removed)
-    for snapshot_id in removed:
+        draft.remove(key, "snapshot-id", ids)
+    for snapshot_id in ids:
         del draft.snapshots[snapshot_id]
-    _drop_refs(draft, {name for name, ref in draft.md["refs"].items() if ref["snapshot-id"] in removed})
+    _drop_refs(draft, {name for name, ref in draft.md["refs"].items() if ref["snapshot-id"] in ids})
 
 
 def _set_statistics(draft: Draft, update: Json) -> None:

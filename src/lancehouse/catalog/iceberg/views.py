@@ -150,8 +150,8 @@ class _ViewBuilder:
 
     def remove_properties(self, update: Json) -> None:
         if removals := set(json_values.texts(update, "removals", "remove-properties")):
-            remaining = {key: value for key, value in self._md["properties"].items() if key not in removals}
-            self._update({"properties": remaining})
+            properties = {key: value for key, value in self._md["properties"].items() if key not in removals}
+            self._update({"properties": properties})
 
     def add_schema(self, update: Json) -> None:
         schema = schemas.parse_schema(update.get("schema"))
@@ -197,14 +197,10 @@ class _ViewBuilder:
         self._md |= changes
         self._changed = True
 
-    def _current_version(self, md: Json) -> Json:
-        version: Json = next(item for item in md["versions"] if item["version-id"] == md["current-version-id"])
-        return version
-
     def _check_dialects(self, base: Json) -> None:
         if self._md["properties"].get(DROP_DIALECT, "false").lower() == "true":
             return
-        before, after = _dialects(self._current_version(base)), _dialects(self._current_version(self._md))
+        before, after = _dialects(_current_version(base)), _dialects(_current_version(self._md))
         if not set(before) <= set(after):
             raise IllegalArgumentError(
                 f"Cannot replace view due to loss of view dialects ({DROP_DIALECT}=false):\n"
@@ -218,8 +214,8 @@ class _ViewBuilder:
         if len(md["versions"]) <= keep:
             return
         ids = sorted((item["version-id"] for item in md["versions"]), reverse=True)
-        others = [item for item in ids if item != md["current-version-id"]]
-        kept_ids = {md["current-version-id"], *others[: keep - 1]}
+        other_ids = [item for item in ids if item != md["current-version-id"]]
+        kept_ids = {md["current-version-id"], *other_ids[: keep - 1]}
         md["versions"] = [item for item in md["versions"] if item["version-id"] in kept_ids]
         log: list[Json] = []
         for entry in md["version-log"]:
@@ -260,6 +256,11 @@ def _is_same_version(one: Json, other: Json) -> bool:
     return all(one.get(key) == other.get(key) for key in _MEANING)
 
 
+def _current_version(md: Json) -> Json:
+    version: Json = next(item for item in md["versions"] if item["version-id"] == md["current-version-id"])
+    return version
+
+
 def _dialects(version: Json) -> list[str]:
     return [item["dialect"].lower() for item in version["representations"]]
 
@@ -277,11 +278,11 @@ def _parse_version(value: object) -> Json:
     }
     if (catalog := json_values.optional_text(json, "default-catalog", where)) is not None:
         version["default-catalog"] = catalog
-    seen: set[str] = set()
+    dialects: set[str] = set()
     for dialect in _dialects(version):
-        if dialect in seen:
+        if dialect in dialects:
             raise IllegalArgumentError(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
-        seen.add(dialect)
+        dialects.add(dialect)
     return version
 
 

@@ -102,8 +102,8 @@ class Scans:
         """Return the entry of a table, and the part of it that the caller sees, or None for all.
 
         Raises:
-            PermissionDeniedError: the caller may not read it; or sees a part, and nobody can keep them from reading
-                the copies that others get.
+            PermissionDeniedError: the caller may not read it; or sees a part, and the warehouse cannot vend
+                credentials that exclude the copies of others.
         """
         if caller.identity.find_row_policy(warehouse.name, levels, name) is not None:
             entry, part = self._restricted.get_entry(caller, warehouse, levels, name)

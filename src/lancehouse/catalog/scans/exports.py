@@ -167,12 +167,14 @@ class Exports:
         for export in self._database.read(lambda tx: export_rows.list_exports(tx, table_uuid)):
             by_digest.setdefault(_fragment_digest(export), []).append(export)
         parts = [part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))]
-        used = {part.id: part for part in parts if isinstance(part, ExportRow)}
+        copies = {part.id: part for part in parts if isinstance(part, ExportRow)}
         # Between the read and this write another server may have evicted a copy: only those that could still be marked
         # are used, and the requests are then covered again without the others.
-        available = self._extend_retention(used.values()) - self._delete_lost(ExportFiles(warehouse), used.values())
-        if available != used.keys():
-            by_digest = {digest: [row for row in rows if row.id in available] for digest, rows in by_digest.items()}
+        usable_ids = self._extend_retention(copies.values()) - self._delete_lost(
+            ExportFiles(warehouse), copies.values()
+        )
+        if usable_ids != copies.keys():
+            by_digest = {digest: [row for row in rows if row.id in usable_ids] for digest, rows in by_digest.items()}
             parts = [
                 part for request in requests for part in _cover(request, by_digest.get(request.fragment.digest, ()))
             ]

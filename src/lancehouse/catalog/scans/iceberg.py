@@ -54,9 +54,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
+from lancehouse.catalog.errors import IllegalArgumentError
 from lancehouse.catalog.iceberg import manifests
-from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
+from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks, task_not_found
 
 _CONTENT: Mapping[DataFileContent, str] = {
     DataFileContent.DATA: "data",
@@ -67,6 +67,8 @@ _LOWER_BOUNDS, _UPPER_BOUNDS = 10, 11
 """Positions of a file's bounds."""
 _FIRST_ROW_ID, _REFERENCED, _OFFSET, _SIZE = 16, 17, 18, 19
 """Positions of fields that format version 3 adds to a file; pyiceberg reads them but has no names for them."""
+_FIRST_ROW_ID_OF_MANIFEST = 15
+"""The same of a manifest in a manifest list."""
 
 
 def first_row_id(file: DataFile) -> int | None:
@@ -280,7 +282,7 @@ _Record = TypeVar("_Record")
 
 
 class FileAccess(Protocol):
-    """Decides which files a caller may be told to read."""
+    """Decides which files may be named to a caller."""
 
     def check_readable(self, file: str, what: str) -> None:
         """Raise if the caller may not read this file."""
@@ -327,7 +329,7 @@ def fetch_tasks(
     paths = content.get("manifests")
     known_paths = {manifest.manifest_path for manifest in scan.matching_manifests}
     if not isinstance(paths, list) or not all(isinstance(path, str) and path in known_paths for path in paths):
-        raise PlanTaskNotFoundError("Plan task does not exist: plan the scan again")
+        raise task_not_found()
     return scan.build_tasks(paths, [])
 
 
@@ -389,6 +391,7 @@ class _Scan:
         ancestors, current = [], self.snapshot
         while current is not None and current.snapshot_id != self.request.start_id:
             ancestors.append(current)
+            # The start itself may have expired: that a snapshot names it as its parent is enough.
             if current.parent_snapshot_id == self.request.start_id:
                 break
             current = (
@@ -414,6 +417,7 @@ class _Scan:
     @cached_property
     def matching_manifests(self) -> list[ManifestFile]:
         """Manifests of data files that may match the filter."""
+        # Called for their errors: columns that do not exist are refused before anything is read.
         self.request.selected_ids(*self.schemas)
         self.request.stats_field_ids(*self.schemas)
         if isinstance(self.filter.superset, AlwaysFalse):
@@ -504,7 +508,7 @@ class _Scan:
         Deleted entries are counted before they are skipped: row ids are inherited by position in the manifest.
         """
         partition_filter = self._partition_filter(manifest)
-        next_id = manifest._data[15]
+        next_id = manifest._data[_FIRST_ROW_ID_OF_MANIFEST]
         needs_statistics = self.request.stats_field_ids(*self.schemas) or not isinstance(
             self.filter.superset, AlwaysTrue
         )

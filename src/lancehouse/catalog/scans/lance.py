@@ -28,15 +28,15 @@ from pyiceberg.expressions.literals import AboveMax, BelowMin
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, visit
 from pyiceberg.schema import Schema
 
-from lancehouse.catalog.errors import IllegalArgumentError, PlanTaskNotFoundError
+from lancehouse.catalog.errors import IllegalArgumentError
 from lancehouse.catalog.location_access import ReadableLocations
 from lancehouse.catalog.metadata_loader import LanceMetadataCache
 from lancehouse.catalog.restricted_tables import copies_key
 from lancehouse.catalog.scans.exports import ExportRequest, Exports
-from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks
+from lancehouse.catalog.scans.scan_requests import Filter, Json, ScanRequest, encode_task, scan_tasks, task_not_found
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake.chunked_scan import group_up_to
-from lancehouse.lake.dataset import TableRef, from_snapshot_id
+from lancehouse.lake.dataset import VERSION_BITS, TableRef, from_snapshot_id
 from lancehouse.lake.parquet_export import ExportFragment, VersionExporter
 from lancehouse.lake.restricted_rows import VisiblePart
 from lancehouse.store.model import EntryRow, ExportRow
@@ -292,8 +292,8 @@ class LanceScans:
         table, warehouse = self._load_table(places, entry, part, is_latest=is_latest), places.warehouse
         row_filter = request.parse_filter(table.schema)
         ids = table.column_ids(request.selected_ids(table.schema), row_filter)
-        request.stats_field_ids(table.schema)
-        answer = _ScanResult(row_filter.residual)
+        request.stats_field_ids(table.schema)  # refuses columns that do not exist; copies have no statistics
+        result = _ScanResult(row_filter.residual)
         for snapshot_id, version, fragments in table.list_scanned(request):
             columns = _present_columns(ids, version.columns)
             # A fragment that is left out would tell of hidden rows, and of values behind masks.
@@ -303,14 +303,14 @@ class LanceScans:
                 else fragments
             )
             self._add_requests(
-                answer,
+                result,
                 warehouse,
                 copies_key(entry, part),
                 snapshot_id,
                 version,
                 [ExportRequest(fragment, columns, range(fragment.rows)) for fragment in matching],
             )
-        return answer.to_json()
+        return result.to_json()
 
     def fetch_tasks(
         self, places: ReadableLocations, entry: EntryRow, content: Json, part: VisiblePart | None = None
@@ -325,22 +325,22 @@ class LanceScans:
             case {"snapshot": int(snapshot_id), "rows": list(parts), "columns": list(ids), "filter": residual}:
                 pass
             case _:
-                raise _task_not_found()
+                raise task_not_found()
         # The task comes back from the client, who may have changed it: check everything in it against the table.
         if snapshot_id not in table.snapshots or not all(isinstance(key, int) for key in ids):
-            raise _task_not_found()
+            raise task_not_found()
         version = table.open_version(snapshot_id)
         if not ids or not set(ids) <= set(version.columns):
-            raise _task_not_found()
+            raise task_not_found()
         fragments = {fragment.id: fragment for fragment in version.fragments}
         requests = [_parse_request(part, fragments, frozenset(ids)) for part in parts]
-        answer = _ScanResult(residual)
-        self._add_requests(answer, warehouse, copies_key(entry, part), snapshot_id, version, requests)
-        return answer.to_json()
+        result = _ScanResult(residual)
+        self._add_requests(result, warehouse, copies_key(entry, part), snapshot_id, version, requests)
+        return result.to_json()
 
     def _add_requests(
         self,
-        answer: _ScanResult,
+        result: _ScanResult,
         warehouse: Warehouse,
         copies: str,
         snapshot_id: int,
@@ -353,26 +353,26 @@ class LanceScans:
         create_indexes = [
             index
             for index, part in enumerate(parts)
-            if isinstance(part, ExportRequest) and answer.reserve(_estimate_bytes(version, part))
+            if isinstance(part, ExportRequest) and result.reserve(_estimate_bytes(version, part))
         ]
         to_create = [part for index in create_indexes if isinstance(part := parts[index], ExportRequest)]
-        created = self._exports.create(warehouse, copies, version, to_create)
-        for index, row in zip(create_indexes, created, strict=True):
+        new_rows = self._exports.create(warehouse, copies, version, to_create)
+        for index, row in zip(create_indexes, new_rows, strict=True):
             parts[index] = row
-        answer.files += [part for part in parts if isinstance(part, ExportRow)]
+        result.files += [part for part in parts if isinstance(part, ExportRow)]
         remaining = [part for part in parts if isinstance(part, ExportRequest)]
         remaining += [
             part.with_rows(rest)
-            for part, row in zip(to_create, created, strict=True)
+            for part, row in zip(to_create, new_rows, strict=True)
             if (rest := part.rows[row.rows :])
         ]
-        answer.plan_tasks += [
+        result.plan_tasks += [
             encode_task(
                 {
                     "snapshot": snapshot_id,
                     "rows": [[request.fragment.id, request.rows.start, request.rows.stop] for request in group],
                     "columns": sorted(group[0].columns),
-                    "filter": answer.residual,
+                    "filter": result.residual,
                 }
             )
             for group in group_up_to(remaining, partial(_estimate_bytes, version), COPIED_BYTES, COPIES)
@@ -436,7 +436,7 @@ class _ScannedTable:
 
     def _is_replaced_since(self, snapshot_id: int) -> bool:
         """Return whether an operation may have replaced the schema after a snapshot, on main or on another branch."""
-        on_branch = snapshot_id >> 32
+        on_branch = snapshot_id >> VERSION_BITS
         return any(
             other != FIRST and (on_branch or other > snapshot_id)
             for other, snapshot in self.snapshots.items()
@@ -531,7 +531,7 @@ def _parse_request(part: object, fragments: Mapping[int, ExportFragment], column
         case [int(number), int(start), int(stop)] if number in fragments:
             if 0 <= start < stop <= fragments[number].rows:
                 return ExportRequest(fragments[number], columns, range(start, stop))
-    raise _task_not_found()
+    raise task_not_found()
 
 
 def _estimate_bytes(version: VersionExporter, request: ExportRequest) -> int:
@@ -540,6 +540,7 @@ def _estimate_bytes(version: VersionExporter, request: ExportRequest) -> int:
 
 def _split(request: ExportRequest, size: int) -> Iterator[ExportRequest]:
     """Yield parts of a request of about the same size, each small enough for one response."""
+    # Both divisions round up: so many parts, and so many rows in each.
     count = -(-len(request.rows) // max(1, -(-size // COPIED_BYTES)))
     for start in range(0, len(request.rows), count):
         yield request.with_rows(request.rows[start : start + count])
@@ -578,7 +579,3 @@ def _prune(
                 # Lance cannot evaluate this condition: keep all remaining fragments.
                 sql = TRUE
         yield fragment
-
-
-def _task_not_found() -> PlanTaskNotFoundError:
-    return PlanTaskNotFoundError("Plan task does not exist: plan the scan again")

@@ -404,15 +404,19 @@ def decode_task(text: object) -> Json:
     Raises:
         PlanTaskNotFoundError: it is not a plan task of this server.
     """
-    missing = PlanTaskNotFoundError("Plan task does not exist: plan the scan again")
     if not isinstance(text, str):
-        raise missing
+        raise task_not_found()
     try:
         unpacker = zlib.decompressobj()
         raw = unpacker.decompress(base64.urlsafe_b64decode(text.encode("ascii")), TOKEN_BYTES)
         content = orjson.loads(raw)
     except (ValueError, binascii.Error, zlib.error) as error:
-        raise missing from error
+        raise task_not_found() from error
     if not isinstance(content, dict) or nesting_depth(content) > MAX_DEPTH + 2:
-        raise missing
+        raise task_not_found()
     return content
+
+
+def task_not_found() -> PlanTaskNotFoundError:
+    """Build the error for a plan task that is not from a plan of the table."""
+    return PlanTaskNotFoundError("Plan task does not exist: plan the scan again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from json.encoder import encode_basestring
-from typing import Literal, cast
+from typing import cast
 from urllib.parse import quote
 
 import orjson
@@ -14,7 +14,7 @@ from lancehouse.catalog.callers import Caller
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.errors import WouldBlockError
-from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult
+from lancehouse.catalog.metadata_loader import SERVER_PLANS, LoadResult, Snapshots
 from lancehouse.catalog.tables import Tables
 from lancehouse.catalog.views import Views
 from lancehouse.catalog.warehouses import Warehouse
@@ -25,8 +25,6 @@ from lancehouse.server.http import responses
 from lancehouse.server.http.responses import Response
 from lancehouse.server.http.routes import LIFETIME, Call, Json, Route
 from lancehouse.wire import iceberg_requests as shapes
-
-Snapshots = Literal["all", "refs"]
 
 
 def config(call: Call) -> Response:
@@ -43,7 +41,9 @@ def config(call: Call) -> Response:
         {
             "defaults": {"root": warehouse.location, **SERVER_PLANS, **_fence_properties(call.catalog, warehouse)},
             "overrides": {"prefix": quote(warehouse.name, safe=""), "namespace-separator": "%1F"},
-            "endpoints": [each for each in ENDPOINTS if warehouse.retention_s or each not in management.UNDO],
+            "endpoints": [
+                endpoint for endpoint in ENDPOINTS if warehouse.retention_s or endpoint not in management.UNDO
+            ],
             "idempotency-key-lifetime": LIFETIME,
         }
     )
@@ -51,8 +51,8 @@ def config(call: Call) -> Response:
 
 def _fence_properties(catalog: Catalog, warehouse: Warehouse) -> dict[str, str]:
     """Return what `lancehouse doctor` shows of a warehouse that takes no changes, or is not guarded."""
-    found = {FENCED: catalog.fence.refusal(warehouse), UNGUARDED: catalog.fence.gap(warehouse)}
-    return {key: reason for key, reason in found.items() if reason is not None}
+    reasons = {FENCED: catalog.fence.refusal(warehouse), UNGUARDED: catalog.fence.gap(warehouse)}
+    return {key: reason for key, reason in reasons.items() if reason is not None}
 
 
 def _get_warehouse(catalog: Catalog, name_or_location: str | None) -> Warehouse:
@@ -179,10 +179,10 @@ def _replay_create_table(call: Call) -> Response:
 def load_table(call: Call) -> Response:
     """Load a table's metadata."""
     snapshots = _parse_snapshots(call)
-    if (told := call.headers.get(PUBLISHED_HEADER.lower())) is not None:
+    if (published := call.headers.get(PUBLISHED_HEADER.lower())) is not None:
         if not call.blocking:
             raise WouldBlockError
-        call.catalog.tables.set_published(*_scope(call), call.match.name, told)
+        call.catalog.tables.set_published(*_scope(call), call.match.name, published)
     loaded = call.catalog.tables.load(*_scope(call), call.match.name, snapshots, blocking=call.blocking)
     return _table_or_not_modified(call, loaded, snapshots)
 
@@ -364,9 +364,9 @@ def replay_no_content(call: Call) -> Response:  # noqa: ARG001
 def identifiers(levels: Sequence[str], names: Sequence[str], token: str | None) -> Response:
     """Build a ListTablesResponse; of ten thousand names, without an object for each."""
     namespace = orjson.dumps(levels).decode()
-    listed = f'}},{{"namespace":{namespace},"name":'.join(map(encode_basestring, names))
-    inside = f'{{"namespace":{namespace},"name":{listed}}}' if names else ""
-    return Response(200, b'{"identifiers":[%b],"next-page-token":%b}' % (inside.encode(), orjson.dumps(token)))
+    joined_names = f'}},{{"namespace":{namespace},"name":'.join(map(encode_basestring, names))
+    items = f'{{"namespace":{namespace},"name":{joined_names}}}' if names else ""
+    return Response(200, b'{"identifiers":[%b],"next-page-token":%b}' % (items.encode(), orjson.dumps(token)))
 
 
 def etag(loaded: LoadResult, snapshots: str) -> bytes:

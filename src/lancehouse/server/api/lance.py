@@ -131,8 +131,8 @@ def handle_operation(operation: Operation, backends: Backends, call: Call, descr
     if operation.name == "ListAllTables" and backend.is_warehouse:
         return _to_response(operation, _list_warehouse_tables(call, backend, request, messages.get_delimiter(query)))
     if operation.name == "ListAllTables":
-        more = {"delimiter": messages.get_delimiter(query)}
-        request = request.model_copy(update={"context": {**(request.context or {}), **more}})
+        context = {"delimiter": messages.get_delimiter(query)}
+        request = request.model_copy(update={"context": {**(request.context or {}), **context}})
     reads_all = call.caller.identity.has_role(Role.READER, backend.name)
     key = _find_description(call, backend) if operation is DESCRIBE and request.vend_credentials else None
     answer = run_operation(backend, operation, request, bearer_token(call.headers), call.upload, reads_all=reads_all)
@@ -213,7 +213,7 @@ class PlainDescription:
     vends: bool
 
     def key(self, backend: Backend, loaded: LoadResult) -> DescriptionKey:
-        """Return what tells its response from others: the table's metadata, and the credentials to hand out."""
+        """Return the key of its response in the cache: the response changes with the metadata and the credentials."""
         return backend.name, self.levels, self.name, loaded.etag, loaded.access_tag
 
 
@@ -241,7 +241,7 @@ def _load_plain(call: Call, backend: Backend, plain: PlainDescription, *, blocki
 
 
 def _find_description(call: Call, backend: Backend) -> DescriptionKey | None:
-    """Return what tells the description that a request with credentials gets now from others; None if it has more."""
+    """Return the key of the current response to a plain request with credentials; None for other requests."""
     plain = _parse_plain(call, backend)
     if plain is None or not plain.vends:
         return None

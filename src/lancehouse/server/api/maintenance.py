@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -24,13 +25,13 @@ STATES = ("known", "due", "running", "failing")
 
 def status(call: Call) -> Response:
     """Return what is due, running and failing, and what was done last, of the tables that the caller may read."""
-    now = call.catalog.maintenance.status(_parse_limit(call), call.caller)
+    status_now = call.catalog.maintenance.status(_parse_limit(call), call.caller)
     tables = [
         {
             "in": table.backend,
             "levels": table.levels,
-            "state": table.state(now.now_ms),
-            "due_ms": table.due_ms if table.due_ms != 0 else now.now_ms,
+            "state": table.state(status_now.now_ms),
+            "due_ms": table.due_ms if table.due_ms != 0 else status_now.now_ms,
             "why": table.why,
             "worker": table.worker,
             "started_ms": table.started_ms if table.worker else None,
@@ -38,17 +39,17 @@ def status(call: Call) -> Response:
             "error": table.error,
             "seen": {key: table.seen.get(key) for key in ("version", "rows", "bytes", "fragments", "versions")},
         }
-        for table in now.tables
+        for table in status_now.tables
     ]
-    runs = [{"in": backend, "levels": levels, **asdict(run)} for backend, levels, run in now.runs]
+    runs = [{"in": backend, "levels": levels, **asdict(run)} for backend, levels, run in status_now.runs]
     # Numbers of all tables are for those who may see all of them.
-    counts: Mapping[str, int] | None = now.counts if call.caller.identity.is_admin_everywhere else None
-    return responses.json({"now_ms": now.now_ms, "counts": counts, "tables": tables, "runs": runs})
+    counts: Mapping[str, int] | None = status_now.counts if call.caller.identity.is_admin_everywhere else None
+    return responses.json({"now_ms": status_now.now_ms, "counts": counts, "tables": tables, "runs": runs})
 
 
 def _parse_limit(call: Call) -> int:
     text = call.query.get("limit", str(SHOWN))
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_LISTED:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_LISTED:
         raise InvalidInputError(f"limit must be a whole number from 1 to {MOST_LISTED}, got {text[:40]!r}")
     return int(text)
 
@@ -96,10 +97,10 @@ def routes(backends: Mapping[str, Backend]) -> list[Route]:
 
 
 def maintenance_metrics(maintenance: Maintenance) -> Iterator[Metric]:
-    """Yield what the database tells of maintenance; nothing while it is out of reach."""
+    """Yield what the database knows of maintenance; nothing while it is out of reach."""
     try:
         counts, counters = maintenance.counters()
-    except LanceNamespaceError:  # without its database a server still tells of itself
+    except LanceNamespaceError:  # a server without its database still reports its other metrics
         return
     tables = GaugeMetricFamily("lancehouse_maintenance_tables", "Tables by state.", labels=["state"])
     for state in STATES:
@@ -113,5 +114,5 @@ def maintenance_metrics(maintenance: Maintenance) -> Iterator[Metric]:
         if outcome:
             runs.add_metric([operation, outcome], number)
     yield runs
-    removed = counters.get("removed", 0)
-    yield CounterMetricFamily("lancehouse_maintenance_removed_bytes", "Bytes of files deleted.", removed)
+    removed_bytes = counters.get("removed", 0)
+    yield CounterMetricFamily("lancehouse_maintenance_removed_bytes", "Bytes of files deleted.", removed_bytes)

@@ -50,10 +50,10 @@ def undrop(call: Call) -> Response:
     name = _table_name(request)
     new_levels, new_name = request.get("new-namespace"), request.get("new-name")
     target = TableName(tuple(new_levels or name.levels), new_name or name.name)
-    restored = call.catalog.dropped_tables.restore(
+    new_table_name = call.catalog.dropped_tables.restore(
         call.caller, call.catalog.warehouses[call.match.prefix], name, target, request.get("dropped-ms")
     )
-    return responses.json({"namespace": list(restored.levels), "name": restored.name})
+    return responses.json({"namespace": list(new_table_name.levels), "name": new_table_name.name})
 
 
 def purge(call: Call) -> Response:
@@ -67,7 +67,7 @@ def purge(call: Call) -> Response:
 def list_audit(call: Call) -> Response:
     """List changes, newest first, for admins."""
     levels = call.query.get("namespace")
-    wanted = AuditFilter(
+    audit_filter = AuditFilter(
         call.query.get("warehouse"),
         tuple(levels.split("\x1f")) if levels else None,
         call.query.get("name"),
@@ -77,7 +77,7 @@ def list_audit(call: Call) -> Response:
         _number(call, "until-ms", 0) or None,
     )
     limit = min(_number(call, "limit", 100), LARGEST_PAGE) or 1
-    rows, before = call.catalog.audit.list(call.caller, wanted, _number(call, "before", 0) or None, limit)
+    rows, before = call.catalog.audit.list(call.caller, audit_filter, _number(call, "before", 0) or None, limit)
     return responses.json({"changes": list(map(to_json, rows)), "next": before})
 
 
@@ -107,6 +107,7 @@ def _number(call: Call, name: str, default: int) -> int:
 ROUTES = (
     Route("listDroppedTables", "GET", WAREHOUSE + "dropped", list_dropped),
     Route("undropTable", "POST", WAREHOUSE + "undrop", undrop, alters=True),
+    # To delete the files of a large table takes long: not in the threads of short requests.
     Route("purgeTable", "POST", WAREHOUSE + "purge", purge, pool="scans", alters=True),
     Route("listEvents", "GET", WAREHOUSE + "events", list_events, pool="events", quiet=True),
 )

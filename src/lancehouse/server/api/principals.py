@@ -186,11 +186,11 @@ def _page_response(
     call: Call, key: str, find: Callable[[str, int], Sequence[H]], to_json: Callable[[Call, H], Json]
 ) -> Response:
     """Return a page of principals or groups, which are ordered by name."""
-    token, wanted = call.page_request()
-    size = min(wanted or DEFAULT_PAGE, LARGEST_PAGE)
-    found = find(decode_token(token) or "", size + 1)
-    following = encode_token(found[size - 1].name) if len(found) > size else None
-    return responses.json({key: [to_json(call, each) for each in found[:size]], "next-page-token": following})
+    token, requested_size = call.page_request()
+    size = min(requested_size or DEFAULT_PAGE, LARGEST_PAGE)
+    holders = find(decode_token(token) or "", size + 1)
+    next_token = encode_token(holders[size - 1].name) if len(holders) > size else None
+    return responses.json({key: [to_json(call, holder) for holder in holders[:size]], "next-page-token": next_token})
 
 
 def _principal_json(call: Call, principal: Principal) -> Json:
@@ -214,11 +214,14 @@ def create_principals(principals: Principals, call: Call) -> Response:
     """Create principals, all or none; their secrets are in the response, and nowhere else ever."""
     request = call.parse_model(CreatePrincipalsRequest)
     new = [
-        NewPrincipal(each.name, [grant.grant for grant in each.grants], each.external, each.groups)
-        for each in request.principals
+        NewPrincipal(principal.name, [grant.grant for grant in principal.grants], principal.external, principal.groups)
+        for principal in request.principals
     ]
-    made = principals.create_many(new, exist_ok=request.exist_ok)
-    created = [{"name": each.name, "created": each.is_new, **_credential_json(each.credential)} for each in made]
+    results = principals.create_many(new, exist_ok=request.exist_ok)
+    created = [
+        {"name": principal.name, "created": principal.is_new, **_credential_json(principal.credential)}
+        for principal in results
+    ]
     return responses.json({"principals": created})
 
 
@@ -263,8 +266,11 @@ def revoke_role(principals: Principals, call: Call) -> Response:
 
 def list_tokens(principals: Principals, call: Call) -> Response:
     """List what is known of a principal's static tokens."""
-    found = principals.list_tokens(call.match.name)
-    tokens = [{"label": each.label, "created-ms": each.created_ms, "expires-ms": each.expires_ms} for each in found]
+    issued_tokens = principals.list_tokens(call.match.name)
+    tokens = [
+        {"label": token.label, "created-ms": token.created_ms, "expires-ms": token.expires_ms}
+        for token in issued_tokens
+    ]
     return responses.json({"tokens": tokens})
 
 
@@ -299,7 +305,7 @@ def list_groups(principals: Principals, call: Call) -> Response:
 def create_group(principals: Principals, call: Call) -> Response:
     """Create a group."""
     request = call.parse_model(CreateGroupRequest)
-    principals.create_group(request.name, [each.grant for each in request.grants])
+    principals.create_group(request.name, [grant_request.grant for grant_request in request.grants])
     return responses.json(_group_json(call, principals.describe_group(request.name)))
 
 
@@ -332,6 +338,8 @@ def who_can(principals: Principals, call: Call) -> Response:
     namespace = call.query.get("namespace")
     levels = split_namespace(namespace) if namespace else ()
     _require_admin_of(call, (warehouse, levels, table))
-    found = principals.who_can(warehouse, levels, table)
-    access = [{"principal": each.principal, "group": each.group, "grant": grant_to_json(each.grant)} for each in found]
+    accesses = principals.who_can(warehouse, levels, table)
+    access = [
+        {"principal": entry.principal, "group": entry.group, "grant": grant_to_json(entry.grant)} for entry in accesses
+    ]
     return responses.json({"access": access})

@@ -132,7 +132,7 @@ class BackendTable:
             return version_records.read_layout(ref)
 
     def versions(
-        self, limit: int, page_token: str | None, known: LocatedTable | None = None
+        self, limit: int, page_token: str | None, located: LocatedTable | None = None
     ) -> tuple[list[VersionRecord], str | None]:
         """Return versions, newest first, and the token of the next page or None.
 
@@ -143,19 +143,19 @@ class BackendTable:
                 response = self._list_versions(ref, limit, page_token)
                 numbers = [version.version for version in response.versions]
                 return version_records.read_versions(replace(ref, version=None), numbers), response.page_token or None
-            known = known or self._locate(ref)
+            located = located or self._locate(ref)
             if ref.confinement is not None:  # the location came from the catalog, so no client has checked it yet
-                ref.confinement.require_table(known.location)
-            table_ref = TableRef(known.location, known.storage_options, confinement=ref.confinement)
+                ref.confinement.require_table(located.location)
+            table_ref = TableRef(located.location, located.storage_options, confinement=ref.confinement)
             files = list_manifests(table_ref)
-            if known.newest is not None and known.newest not in files:
+            if located.newest is not None and located.newest not in files:
                 # Accepted, but its manifest is not in its final location yet: loading the table through the client
                 # moves it there.
-                known = self._locate(ref)
+                located = self._locate(ref)
                 files = list_manifests(table_ref)
-            newest = max(files, default=0) if known.newest is None else known.newest
-            kept = {version: file for version, file in files.items() if version <= newest}
-            version_page = paginate(kept, limit, page_token, descending=True)
+            newest = max(files, default=0) if located.newest is None else located.newest
+            accepted_files = {version: file for version, file in files.items() if version <= newest}
+            version_page = paginate(accepted_files, limit, page_token, descending=True)
             return version_records.read_versions(table_ref, list(version_page.items)), version_page.token
 
     def _locate(self, ref: TableRef) -> LocatedTable:
@@ -178,11 +178,11 @@ class BackendTable:
         """Return the indices by name, with the recall that was measured last."""
         with self._guard_errors() as ref, ref.dataset() as dataset:
             rows = dataset.count_rows()
-            found = sorted(dataset.describe_indices(), key=lambda index: index.name)[:INDICES]
-            notes = [find_note(dataset, index.name) for index in found]
+            descriptions = sorted(dataset.describe_indices(), key=lambda index: index.name)[:INDICES]
+            notes = [find_note(dataset, index.name) for index in descriptions]
         return [
             IndexRecord(to_index_content(index, rows), note, note is not None and note.index != digest_index(index))
-            for index, note in zip(found, notes, strict=True)
+            for index, note in zip(descriptions, notes, strict=True)
         ]
 
     def page(self, columns: Sequence[str], filter: str | None, offset: int, limit: int) -> RowPage:

@@ -49,7 +49,7 @@ HEAD, LINE = 50, 20
 TablePlace = tuple[str, tuple[str, ...]]
 """Backend and levels of a table."""
 _NOT_READABLE = (TableNotFoundError, NamespaceNotFoundError, PermissionDeniedError, InvalidInputError)
-"""Errors of a source that is gone, or that the caller may not read: it is not named, and which it is not told."""
+"""Errors of a source that is gone, or that the caller may not read. The response does not say which, nor its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class LineageTable:
     @property
     def height(self) -> int:
         """Height of its box."""
-        shown = min(len(self.computed), MAX_COLUMNS) + (len(self.computed) > MAX_COLUMNS)
-        return HEAD + LINE * (shown + (self.view is not None))
+        line_count = min(len(self.computed), MAX_COLUMNS) + (len(self.computed) > MAX_COLUMNS)
+        return HEAD + LINE * (line_count + (self.view is not None))
 
 
 @dataclass(slots=True)
@@ -111,13 +111,16 @@ class LineageWalk:
     def _add_sources(self, table: LineageTable) -> None:
         """Follow the sources of views upwards; each has one."""
         while table.view is not None:
-            known = next((each for each in self._candidates(table) if (each[0].name, each[1]) in self.tables), None)
-            if known is not None:  # a circle
-                self.edges.append(((known[0].name, known[1]), table.place))
+            candidates = list(self._candidates(table))
+            places = [(backend.name, levels) for backend, levels in candidates]
+            known_place = next((place for place in places if place in self.tables), None)
+            if known_place is not None:  # a circle
+                self.edges.append((known_place, table.place))
                 return
             if self._is_exhausted():
                 return
-            source = next(filter(None, (self._open(*each, table.depth - 1) for each in self._candidates(table))), None)
+            sources = (self._open(backend, levels, table.depth - 1) for backend, levels in candidates)
+            source = next(filter(None, sources), None)
             if source is None:
                 self.hidden += 1
                 return
@@ -157,9 +160,9 @@ class LineageWalk:
 
     def _add_views(self, start: LineageTable) -> None:
         """Follow the views of a table downwards, as far as catalogs of this server know them."""
-        todo = deque([start])
-        while todo:
-            source = todo.popleft()
+        queue = deque([start])
+        while queue:
+            source = queue.popleft()
             for backend, levels in self._list_views(source):
                 if (backend.name, levels) in self.tables:
                     continue
@@ -168,11 +171,13 @@ class LineageWalk:
                 view = self._open(backend, levels, source.depth + 1)
                 if view is None:
                     continue
-                if view.view is None or all((each.name, id_) != source.place for each, id_ in self._candidates(view)):
+                if view.view is None or all(
+                    (candidate.name, id_) != source.place for candidate, id_ in self._candidates(view)
+                ):
                     del self.tables[view.place]  # it was made anew, of something else
                     continue
                 self.edges.append((source.place, view.place))
-                todo.append(view)
+                queue.append(view)
 
     def _list_views(self, source: LineageTable) -> Iterator[tuple[Backend, tuple[str, ...]]]:
         call = self.request.call
@@ -216,12 +221,12 @@ def place_boxes(tables: Sequence[LineageTable]) -> list[tuple[int, int, int]]:
     columns: dict[int, list[LineageTable]] = {}
     for table in tables:
         columns.setdefault(table.depth, []).append(table)
-    heights = {depth: sum(each.height + GAP_Y for each in some) - GAP_Y for depth, some in columns.items()}
+    heights = {depth: sum(each.height + GAP_Y for each in column) - GAP_Y for depth, column in columns.items()}
     tallest = max(heights.values())
     boxes: dict[TablePlace, tuple[int, int, int]] = {}
-    for depth, some in columns.items():
+    for depth, column in columns.items():
         y = MARGIN + (tallest - heights[depth]) // 2
-        for table in some:
+        for table in column:
             boxes[table.place] = (MARGIN + (depth - first) * (WIDTH + GAP_X), y, table.height)
             y += table.height + GAP_Y
     return [boxes[table.place] for table in tables]
@@ -244,9 +249,9 @@ def _format_columns(view: ViewDefinition) -> Iterator[str]:
 def _table_json(table: LineageTable, box: tuple[int, int, int]) -> dict[str, Any]:
     backend, levels = table.place
     view = table.view
-    made = None
+    view_json = None
     if view is not None:
-        made = {
+        view_json = {
             "title": view.title[:LONGEST_TEXT],
             "inputs": [name[:LONGEST_TEXT] for name in view.inputs[:MAX_INPUTS]],
             "columns": [text[:LONGEST_TEXT] for text in islice(_format_columns(view), MAX_INPUTS)],
@@ -259,7 +264,7 @@ def _table_json(table: LineageTable, box: tuple[int, int, int]) -> dict[str, Any
         "x": box[0],
         "y": box[1],
         "height": box[2],
-        "view": made,
+        "view": view_json,
         "computed": [computed_json(column) for column in table.computed[:MAX_COLUMNS]],
         "more": max(0, len(table.computed) - MAX_COLUMNS),
     }

@@ -17,7 +17,7 @@ from lancehouse.gateway.messages import parse_query
 from lancehouse.gateway.operations import BY_METHOD
 from lancehouse.server.api import maintenance
 from lancehouse.server.api.lance import bearer_token
-from lancehouse.server.console import lineage, restricted, rows, tables
+from lancehouse.server.console import lineage, rows, tables
 from lancehouse.server.console.backend_tables import BackendTable
 from lancehouse.server.http import responses, system_routes
 from lancehouse.server.http.pools import PoolKind
@@ -291,9 +291,9 @@ DATA_HANDLERS: Mapping[str, ConsoleHandler] = {
     "lineage": lineage.lineage,
 }
 RESTRICTED_HANDLERS: Mapping[ConsoleHandler, ConsoleHandler] = {
-    tables.table: restricted.table,
-    rows.rows: restricted.rows,
-    rows.count: restricted.count,
+    tables.table: rows.describe_visible_part,
+    rows.rows: rows.visible_rows,
+    rows.count: rows.count_visible_rows,
 }
 """What callers get who see only a part of a table, in place of what others get; they are refused all other pages."""
 
@@ -304,10 +304,10 @@ def routes(backends: Mapping[str, Backend]) -> list[Route]:
     def handler(console_handler: ConsoleHandler, *, is_table: bool) -> Handler:
         def answer(call: Call) -> Response:
             request = ConsoleRequest.from_call(call, backends, is_table=is_table)
-            chosen = console_handler
+            chosen_handler = console_handler
             if request.find_row_policy() is not None:
-                chosen = RESTRICTED_HANDLERS.get(console_handler, ConsoleRequest.refuse)
-            response = chosen(request)
+                chosen_handler = RESTRICTED_HANDLERS.get(console_handler, ConsoleRequest.refuse)
+            response = chosen_handler(request)
             response.headers.append((b"cache-control", b"no-store"))
             return response
 

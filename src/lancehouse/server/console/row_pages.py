@@ -161,8 +161,8 @@ def collect_cells(scanner: lance.LanceScanner, kinds: Sequence[str]) -> tuple[li
 
 def _read_blob_description(table: TableRef, dataset: lance.LanceDataset, column: str, row: int) -> pa.RecordBatch:
     """Read the description of a blob and the address of its row."""
-    more = {"with_row_id": True, "with_row_address": True, "blob_handling": "blobs_descriptions"}
-    scanner = dataset.scanner(columns=[column], filter=f"{ROW_ID} = {int(row)}", **more)
+    options = {"with_row_id": True, "with_row_address": True, "blob_handling": "blobs_descriptions"}
+    scanner = dataset.scanner(columns=[column], filter=f"{ROW_ID} = {int(row)}", **options)
     for batch in scanner.to_batches():
         if batch.num_rows:
             described: pa.RecordBatch = batch.select([column, ROW_ADDRESS])
@@ -322,17 +322,21 @@ def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Seq
             query = {"filter": f"{ROW_ID} IN ({', '.join(map(str, sampled_distances))})"}
         names = choose_columns(table, dataset.schema, columns)
         kinds = [value_kind(dataset.schema.field(name)) for name in names]
-        more = [] if sampled_distances else [DISTANCE]
-        scanner = dataset.scanner(columns=[*names, *more], **query, **scanner_options(dataset.schema, names))
-        ids, rows = collect_cells(scanner, [*kinds, *("number" for _ in more)])
+        extra_columns = [] if sampled_distances else [DISTANCE]
+        scanner = dataset.scanner(columns=[*names, *extra_columns], **query, **scanner_options(dataset.schema, names))
+        ids, rows = collect_cells(scanner, [*kinds, *("number" for _ in extra_columns)])
         distances = (
-            [sampled_distances[each] for each in ids]
+            [sampled_distances[row_id] for row_id in ids]
             if sampled_distances
             else [_to_float(cells_[-1]) for cells_ in rows]
         )
-        order = sorted((at for at in range(len(ids)) if ids[at] != row), key=distances.__getitem__)[:k]
+        order = sorted((index for index in range(len(ids)) if ids[index] != row), key=distances.__getitem__)[:k]
         page = RowPage(
-            dataset.version, names, [ids[at] for at in order], [rows[at][: len(names)] for at in order], False
+            dataset.version,
+            names,
+            [ids[index] for index in order],
+            [rows[index][: len(names)] for index in order],
+            False,
         )
         itself = dataset.scanner(
             columns=names, filter=f"{ROW_ID} = {int(row)}", **scanner_options(dataset.schema, names)
@@ -340,7 +344,7 @@ def find_neighbours(table: TableRef, column: str, row: int, k: int, columns: Seq
         plane = _AXES_CACHE.get(_key(dataset, column)) or _compute_axes(table, dataset, column)
         return Neighbours(
             page=page,
-            distances=[distances[at] for at in order],
+            distances=[distances[index] for index in order],
             searched=searched,
             own=collect_cells(itself, kinds)[1][0],
             point=plane.project(vectors)[0],
@@ -360,8 +364,8 @@ def _project_rows(dataset: lance.LanceDataset, column: str, ids: Sequence[int], 
     chosen_ids = f"{ROW_ID} IN ({', '.join(map(str, ids))})"
     rows = dataset.scanner(columns=[column], filter=chosen_ids, with_row_id=True).to_table().combine_chunks()
     matrix, is_there = _to_matrix(rows.column(column).combine_chunks(), len(plane.centre))
-    places = dict(zip(_row_ids(rows), zip(plane.project(matrix), is_there, strict=True), strict=True))
-    return [places[each][0] if each in places and places[each][1] else None for each in ids]
+    projected = dict(zip(_row_ids(rows), zip(plane.project(matrix), is_there, strict=True), strict=True))
+    return [projected[row_id][0] if row_id in projected and projected[row_id][1] else None for row_id in ids]
 
 
 def _sample_vectors(
@@ -380,7 +384,7 @@ def _sample_vectors(
 def _nearest_in_sample(sample: pa.Table, matrix: Any, vector: Any, k: int) -> dict[int, float]:
     distances = ((matrix - vector) ** 2).sum(axis=1)
     ids = _row_ids(sample)
-    return {ids[at]: float(distances[at]) for at in np.argsort(distances, kind="stable")[: k + 1]}
+    return {ids[index]: float(distances[index]) for index in np.argsort(distances, kind="stable")[: k + 1]}
 
 
 def _row_ids(rows: pa.Table) -> list[int]:

@@ -1,4 +1,4 @@
-"""Console API for the data of a Lance table: rows, single values, images, vectors, fragments and indices."""
+"""Console API for the data of a Lance table, or the part of it that a caller sees: rows, values, vectors, indices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from lance_namespace import CountTableRowsRequest, QueryTableRequest
 from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
+from lance_namespace_urllib3_client.models.query_table_request_columns import QueryTableRequestColumns
+from lance_namespace_urllib3_client.models.query_table_request_vector import QueryTableRequestVector
 
-from lancehouse.schema.display import HEAD, image_type
+from lancehouse.gateway.restricted import describe_sql
+from lancehouse.schema.display import HEAD, field_to_json, format_cells, image_type, value_kind
+from lancehouse.server.console.backend_tables import rewrite_filter
+from lancehouse.server.console.row_pages import MAX_DEFAULT_COLUMNS
 from lancehouse.server.http import responses
 from lancehouse.server.http.responses import Header, Response
 
 if TYPE_CHECKING:
+    from lancehouse.lake.restricted_rows import RestrictedRows
     from lancehouse.server.console.backend_tables import IndexRecord, RowPage
     from lancehouse.server.console.routes import ConsoleRequest
 
@@ -188,11 +195,12 @@ def states(request: ConsoleRequest) -> Response:
 def failures(request: ConsoleRequest) -> Response:
     """Return a page of the rows for which a computed column, or without one the view, failed, with the exceptions."""
     offset, limit = request.get_number("offset", 0, 2**62, 0), request.get_number("limit", ROWS, MOST_ROWS)
-    found = request.table.failed_rows(request.find_parameter("column"), offset, limit + 1)
-    failed = [
-        {"row": str(row["_rowid"]), **{name: row[name] for name in ("state", "version", "exception")}} for row in found
+    rows_of_errors = request.table.failed_rows(request.find_parameter("column"), offset, limit + 1)
+    failed_rows = [
+        {"row": str(row["_rowid"]), **{name: row[name] for name in ("state", "version", "exception")}}
+        for row in rows_of_errors
     ]
-    return responses.json({"rows": failed[:limit], "offset": offset, "more": len(failed) > limit})
+    return responses.json({"rows": failed_rows[:limit], "offset": offset, "more": len(failed_rows) > limit})
 
 
 def _index_json(index: IndexRecord) -> dict[str, Any]:
@@ -231,3 +239,79 @@ def _get_row_id(request: ConsoleRequest) -> int:
     if row is None:
         raise InvalidInputError("row is missing in the query: the id of a row")
     return row
+
+
+# For callers who see only a part of a table: its columns, the rows that they may see, masked, and their count
+
+
+def describe_visible_part(request: ConsoleRequest) -> Response:
+    """Describe the columns; nothing else of the table is shown."""
+    opened = _open_visible_part(request)
+    described: dict[str, Any] = {
+        "in": request.backend.name,
+        "levels": request.table_levels(),
+        "kind": "lance",
+        "restricted": True,
+        "state": "ready",
+        "problem": None,
+        "location": None,
+        "properties": {},
+        "summary": None,
+        "columns": [field_to_json(field) for field in opened.schema],
+        "kept_columns": [],
+        "tags": {},
+        "branches": {},
+    }
+    return responses.json(described)
+
+
+def visible_rows(request: ConsoleRequest) -> Response:
+    """Return a page of visible rows; in place of row ids, which tell of hidden rows, they are counted."""
+    offset = request.get_number("offset", 0, 2**62, 0)
+    limit = request.get_number("limit", ROWS, MOST_ROWS)
+    condition = request.find_filter()
+    with explain_filter_errors(condition):
+        opened = _open_visible_part(request)
+        names = requested_columns(request) or opened.schema.names[:MAX_DEFAULT_COLUMNS]
+        query = QueryTableRequest(
+            vector=QueryTableRequestVector(),
+            k=limit + 1,
+            offset=offset,
+            filter=rewrite_filter(condition),
+            columns=QueryTableRequestColumns(column_names=opened.require_columns(names)),
+        )
+        schema, batches = opened.read_query(query, describe_sql(query.filter, {}))
+        kinds = [value_kind(field) for field in schema]
+        cells: list[Any] = []
+        for batch in batches:
+            columns = [format_cells(batch.column(name), kind) for name, kind in zip(schema.names, kinds, strict=True)]
+            cells += map(list, zip(*columns, strict=True))
+    return responses.json(
+        {
+            "version": str(opened.dataset.version),
+            "columns": schema.names,
+            "ids": [str(offset + place) for place in range(len(cells[:limit]))],
+            "rows": cells[:limit],
+            "offset": offset,
+            "more": len(cells) > limit,
+        }
+    )
+
+
+def count_visible_rows(request: ConsoleRequest) -> Response:
+    """Return how many visible rows match a filter."""
+    condition = request.find_filter()
+    with explain_filter_errors(condition):
+        predicate = rewrite_filter(condition)
+        row_count = _open_visible_part(request).count(
+            CountTableRowsRequest(predicate=predicate), describe_sql(predicate, {})
+        )
+    return responses.json({"count": row_count})
+
+
+def _open_visible_part(request: ConsoleRequest) -> RestrictedRows:
+    warehouse = request.warehouse
+    assert warehouse is not None  # grants on other backends have no row filters
+    *levels, name = request.table_levels()
+    tables = request.call.catalog.restricted_tables
+    return tables.open(request.call.caller, warehouse, tuple(levels), name, request.find_number("version"))

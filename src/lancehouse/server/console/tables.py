@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from time import monotonic
@@ -59,7 +60,7 @@ SearchHit = tuple[int, str, tuple[str, ...], str]
 def backends(request: ConsoleRequest) -> Response:
     """Return the caller's name, and the backends of which they may see anything."""
     identity, catalog = request.call.caller.identity, request.call.catalog
-    visible = [
+    visible_backends = [
         {
             "name": backend.name,
             "warehouse": backend.is_warehouse,
@@ -69,7 +70,7 @@ def backends(request: ConsoleRequest) -> Response:
         for backend in request.backends.values()
         if identity.can_see(backend.name)
     ]
-    return responses.json({"principal": identity.name, "backends": visible})
+    return responses.json({"principal": identity.name, "backends": visible_backends})
 
 
 def namespaces(request: ConsoleRequest) -> Response:
@@ -89,8 +90,8 @@ def namespaces(request: ConsoleRequest) -> Response:
             return _names_response([], None, is_listed=False)  # Iceberg REST and Polaris cannot list warehouses
         _describe_namespace(request)  # raises, unless this is the deepest level that the catalog has
         return _names_response([], None)
-    visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
-    return _names_response(visible.namespaces, response.page_token)
+    visible_names = filter_names(request.call.caller.identity, request.backend, request.levels, response)
+    return _names_response(visible_names.namespaces, response.page_token)
 
 
 def namespace(request: ConsoleRequest) -> Response:
@@ -127,8 +128,8 @@ def entries(request: ConsoleRequest) -> Response:
         response = request.run("list_tables", lance_request)
     except _NOT_HERE:
         return _entries_response([], None)  # most catalogs have levels that hold namespaces only
-    visible = filter_names(request.call.caller.identity, request.backend, request.levels, response)
-    return _entries_response([(name, "lance") for name in visible.tables], response.page_token)
+    visible_names = filter_names(request.call.caller.identity, request.backend, request.levels, response)
+    return _entries_response([(name, "lance") for name in visible_names.tables], response.page_token)
 
 
 def search(request: ConsoleRequest) -> Response:
@@ -182,6 +183,8 @@ def _entries_response(entries: Sequence[tuple[str, str]], token: str | None) -> 
 
 Json = dict[str, Any]
 
+_NUMBER = re.compile(r"[0-9]{1,19}")
+"""A number that a client has written. Python refuses to parse one of thousands of digits."""
 _KINDS = {
     "boolean": "bool",
     **dict.fromkeys(("int", "long", "float", "double"), "number"),
@@ -193,12 +196,18 @@ _KINDS = {
 
 def columns(metadata: Json) -> list[Json]:
     """Return the columns of the current schema of a table or view."""
-    schemas = metadata.get("schemas") or [metadata["schema"]]
+    schemas = _schemas(metadata)
     schema_id = metadata.get("current-schema-id")
     if "view-uuid" in metadata:
         schema_id = _current_view_version(metadata)["schema-id"]
     schema = next((schema for schema in schemas if schema.get("schema-id") == schema_id), schemas[-1])
     return [_field_json(field) for field in schema["fields"]]
+
+
+def _schemas(metadata: Json) -> list[Json]:
+    """Return all schemas; files of format version 1 may have a single one, under another key."""
+    schemas: list[Json] = metadata.get("schemas") or [metadata["schema"]]
+    return schemas
 
 
 def _field_json(field: Json) -> Json:
@@ -266,7 +275,7 @@ def refs(metadata: Json, kind: str) -> dict[str, Json]:
 
 def layout(metadata: Json) -> Json:
     """Return how rows are partitioned and sorted, as text."""
-    names = {field["id"]: field["name"] for schema in metadata["schemas"] for field in schema["fields"]}
+    names = {field["id"]: field["name"] for schema in _schemas(metadata) for field in schema["fields"]}
     specs = {spec["spec-id"]: spec["fields"] for spec in metadata.get("partition-specs") or ()}
     orders = {order["order-id"]: order["fields"] for order in metadata.get("sort-orders") or ()}
 
@@ -274,9 +283,11 @@ def layout(metadata: Json) -> Json:
         column = names.get(field.get("source-id"), "?")
         return column if field["transform"] == "identity" else f"{field['transform']}({column})"
 
+    # Files of format version 1 may have a single spec, under another key, as its fields.
+    spec = specs.get(metadata.get("default-spec-id")) or metadata.get("partition-spec") or ()
     order = orders.get(metadata.get("default-sort-order-id"), ())
     return {
-        "partition": [format_field(field) for field in specs.get(metadata.get("default-spec-id"), ())],
+        "partition": [format_field(field) for field in spec],
         "sort": [f"{format_field(field)} {field['direction']}" for field in order],
     }
 
@@ -346,7 +357,7 @@ def _current_view_version(metadata: Json) -> Json:
 
 def _parse_count(totals: Json, key: str) -> int | None:
     value = str(totals.get(key, ""))
-    return int(value) if value.isdecimal() else None
+    return int(value) if _NUMBER.fullmatch(value) else None
 
 
 VERSIONS = 50
@@ -419,10 +430,10 @@ def audit(request: ConsoleRequest) -> Response:
     warehouse = request.warehouse
     if warehouse is None:
         return responses.json({"changes": None, "next": None})
-    wanted = AuditFilter(warehouse.name, request.levels)
+    audit_filter = AuditFilter(warehouse.name, request.levels)
     before = request.find_number("before")
-    rows, following = request.call.catalog.audit.list(request.call.caller, wanted, before, CHANGES)
-    return responses.json({"changes": list(map(to_json, rows)), "next": following})
+    rows, next_id = request.call.catalog.audit.list(request.call.caller, audit_filter, before, CHANGES)
+    return responses.json({"changes": list(map(to_json, rows)), "next": next_id})
 
 
 def _get_entry(request: ConsoleRequest, warehouse: Warehouse) -> Entry:
@@ -558,6 +569,6 @@ def _change_json(row: Change) -> Json:
 
 def _parse_offset(token: str | None) -> int:
     offset = decode_token(token) or "0"
-    if not offset.isdecimal():
+    if not _NUMBER.fullmatch(offset):
         raise InvalidInputError(f"token {token!r} was not given out here; start without one")
     return int(offset)

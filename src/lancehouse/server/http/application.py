@@ -39,7 +39,7 @@ from lancehouse.server.http.errors import (
     error_response,
     failure_response,
 )
-from lancehouse.server.http.health import Check, Health, catalog_checks, taken_metrics
+from lancehouse.server.http.health import Check, Health, catalog_checks, health_metrics
 from lancehouse.server.http.oauth import LoginQueue
 from lancehouse.server.http.observability import Log, Metrics
 from lancehouse.server.http.origins import READS, Origins
@@ -170,7 +170,7 @@ class App:
         self._tasks: list[asyncio.Task[None]] = []
         self._background = background
         self._stopping = Event()
-        self._metrics.add_source(lambda: taken_metrics(self.catalog, self._health))
+        self._metrics.add_source(lambda: health_metrics(self.catalog, self._health))
         self._metrics.add_source(lambda: maintenance_metrics(self.catalog.maintenance))
         measures.publish_to(self._metrics.receive)
 
@@ -226,12 +226,12 @@ class App:
 
     async def _trim_memory(self) -> None:
         """Return unused heap memory to the operating system now and then."""
-        heaps, answered = HeapTrimmer(), 0
+        trimmer, answered_count = HeapTrimmer(), 0
         while True:
             await asyncio.sleep(TIDY_EVERY_S)
-            before, answered = answered, self._answered_count
+            count_before, answered_count = answered_count, self._answered_count
             work = self._pools.submit(
-                PoolKey("requests"), heaps.trim, is_idle=before == answered and not self._in_flight
+                PoolKey("requests"), trimmer.trim, is_idle=count_before == answered_count and not self._in_flight
             )
             # `wait` does not raise what the work raised, so that an error does not end this loop.
             await asyncio.wait([asyncio.wrap_future(work)])
@@ -485,7 +485,7 @@ class App:
                 lance.add_identity_headers(exchange)
             call = self._create_call(exchange, self._identify(exchange, route, blocking=blocking), blocking=blocking)
             if blocking or exchange.span is not None:
-                with _tell_about(exchange, route):
+                with _attach_request(exchange, route):
                     response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
             else:
                 response = route.handler(call) if call.caller.key is None else routes.run_once(route, call)
@@ -581,8 +581,8 @@ class App:
 
 
 @contextmanager
-def _tell_about(exchange: Exchange, route: Route) -> Iterator[None]:
-    """Have what happens in the block say which request it belongs to: lines of the log, spans, calls of others."""
+def _attach_request(exchange: Exchange, route: Route) -> Iterator[None]:
+    """Attach the request to what happens in the block: to lines of the log, spans, and calls of other servers."""
     with log_about(request=exchange.id, **_table_fields(exchange)):
         if exchange.span is not None:
             with exchange.span.activate(), tracing.span(f"catalog {route.name}"):
@@ -612,8 +612,8 @@ def _end_span(exchange: Exchange, response: Response) -> None:
 def _trace_fields(exchange: Exchange) -> dict[str, str]:
     if exchange.span is not None:
         return {"trace_id": exchange.span.trace_id}
-    if tracing.TRACEPARENT in exchange.headers and (found := tracing.find_trace_id(exchange.headers)):
-        return {"trace_id": found}
+    if tracing.TRACEPARENT in exchange.headers and (trace_id := tracing.find_trace_id(exchange.headers)):
+        return {"trace_id": trace_id}
     return {}
 
 

@@ -87,7 +87,7 @@ class IssuerSettings:
     name_prefix: str = ""
     """Put before that name, and before those of groups, so that two issuers cannot vouch for the same principal."""
     groups_claim: str = ""
-    """The claim that lists the names of groups; empty: the issuer says of nobody in which groups they are."""
+    """The claim that lists the names of groups; empty: the issuer does not say who is in which group."""
 
     def __post_init__(self) -> None:
         for name in ("issuer", "audience", "name_claim"):
@@ -188,8 +188,8 @@ class Issuer:
 
     def _groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the groups that a token names; some issuers send a single one as a text."""
-        claimed = claims.get(self.settings.groups_claim) if self.settings.groups_claim else None
-        names = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
+        claim = claims.get(self.settings.groups_claim) if self.settings.groups_claim else None
+        names = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
         return tuple(self.settings.name_prefix + name for name in names if isinstance(name, str) and name)
 
     def _get_key(self, kid: str | None) -> jwt.PyJWK:
@@ -340,10 +340,8 @@ class Authenticator:
     """Finds the identity that a request's header fields prove. Thread-safe.
 
     Where authentication is not `required` and no outside issuer is configured, anybody may call until a principal
-    exists.
-    From then on, seconds after the first one was created, every caller must authenticate; deleting the last one does
-    not
-    open a running server again.
+    exists. Seconds after the first one was created, every caller must authenticate; deleting the last one does not open
+    a running server again.
     """
 
     def __init__(

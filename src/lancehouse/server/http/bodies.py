@@ -163,8 +163,7 @@ def check_content_type(headers: Mapping[str, str], expected: str) -> None:
     """Refuse a body of another content type.
 
     A page of another site can make a browser send a body without a type, as a form or as text, but none of the types
-    that changes
-    have here: for those, the browser asks the server's permission first. Programs may omit the type.
+    that changes have here: for those, the browser asks the server's permission first. Programs may omit the type.
 
     Raises:
         ContentTypeError: the body is of another type, or a browser sends it without one.
@@ -201,13 +200,13 @@ async def read(
         ServiceUnavailableError: other requests hold the memory that it needs.
         ClientDisconnectedError: the client closed the connection.
     """
-    gzipped = is_gzipped(headers)
-    announced = headers.get("content-length")
-    if announced is not None and announced.isdecimal() and int(announced) > limit:
+    is_packed = is_gzipped(headers)
+    content_length = headers.get("content-length")
+    if content_length is not None and content_length.isdecimal() and int(content_length) > limit:
         raise _too_large_error(limit)
     try:
         async with asyncio.timeout(timeout_s):
-            return RequestBody(await _receive_all(receive, limit, memory), gzipped, limit, memory)
+            return RequestBody(await _receive_all(receive, limit, memory), is_packed, limit, memory)
     except TimeoutError:
         raise TooSlowError(f"the body did not come within {timeout_s:g} s") from None
 

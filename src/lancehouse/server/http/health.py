@@ -1,7 +1,8 @@
 """Whether the server can work: a write to its database, a look at each warehouse and each backend of the gateway.
 
-A look is taken when somebody asks and the last one is some seconds old, in a thread of its own, and never twice at the
-same time. Whoever asks waits for a while only: what takes longer is reported as it was, with its age.
+A request for a report starts the checks whose last result is some seconds old, each in a thread of its own and never
+twice at the same time. It waits for them for a while; of a check that takes longer, the last result is reported, with
+its age.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ State = Literal["ok", "failed", "unknown", "fenced"]
 DATABASE_S = 3.0
 """Age in seconds from which a write to the database is proved again."""
 OTHERS_S = 15.0
-"""Age in seconds from which a warehouse or a backend is looked at again."""
+"""Age in seconds from which a warehouse or a backend is checked again."""
 WAIT_S = 2.0
 """Seconds for which one report waits for looks that are being taken."""
 HANGS_S = 10.0
@@ -84,38 +85,38 @@ class Check:
         self._find_refusal = find_refusal
         self._lock = threading.Lock()
         self._last = PartState(kind, name, "unknown", None, 0.0)
-        self._ended: float | None = None
-        self._began: float | None = None
-        self._done = threading.Event()
+        self._ended_at: float | None = None
+        self._began_at: float | None = None
+        self._look_ended = threading.Event()
 
     def start_if_due(self) -> None:
         """Start a look, unless one is being taken or the last one is recent."""
         with self._lock:
-            if self._began is not None or (self._ended and monotonic() - self._ended < self._every_s):
+            if self._began_at is not None or (self._ended_at and monotonic() - self._ended_at < self._every_s):
                 return
-            self._began = monotonic()
-            self._done.clear()
+            self._began_at = monotonic()
+            self._look_ended.clear()
         # A daemon: one that hangs must not keep the process from ending.
-        threading.Thread(target=self._run, args=(self._began,), name=f"health {self.kind}", daemon=True).start()
+        threading.Thread(target=self._run, args=(self._began_at,), name=f"health {self.kind}", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
         """Wait for the look that is being taken."""
-        if self._began is not None:
-            self._done.wait(max(seconds, 0.0))
+        if self._began_at is not None:
+            self._look_ended.wait(max(seconds, 0.0))
 
     def part_state(self) -> PartState:
         """Return what is known by now."""
         with self._lock:
-            last, ended, began, now = self._last, self._ended, self._began, monotonic()
-        if ended is not None:
-            last = replace(last, age_s=now - ended)
-        if began is not None and now - began > HANGS_S:
-            return replace(last, state="failed", reason=f"no answer for {now - began:.0f} s")
+            last, ended_at, began_at, now = self._last, self._ended_at, self._began_at, monotonic()
+        if ended_at is not None:
+            last = replace(last, age_s=now - ended_at)
+        if began_at is not None and now - began_at > HANGS_S:
+            return replace(last, state="failed", reason=f"no answer for {now - began_at:.0f} s")
         if last.state == "ok" and (refusal := self._find_refusal()) is not None:
             return replace(last, state="fenced", reason=refusal[:LONGEST_REASON])
         return last
 
-    def _run(self, began: float) -> None:
+    def _run(self, began_at: float) -> None:
         reason = ""
         try:
             self._look()
@@ -124,10 +125,10 @@ class Check:
         except Exception as error:  # noqa: BLE001 - a third party's catalog may raise anything
             reason = type(error).__name__
         now = monotonic()
-        new = PartState(self.kind, self.name, "failed" if reason else "ok", 0.0, (now - began) * 1000, reason)
+        new = PartState(self.kind, self.name, "failed" if reason else "ok", 0.0, (now - began_at) * 1000, reason)
         with self._lock:
-            before, self._last, self._ended, self._began = self._last, new, now, None
-        self._done.set()
+            before, self._last, self._ended_at, self._began_at = self._last, new, now, None
+        self._look_ended.set()
         if (before.state == "failed") != bool(reason):
             level = logging.ERROR if reason else logging.WARNING
             logger.log(level, "%s %s: %s", self.kind, self.name, reason or "works again")
@@ -142,10 +143,10 @@ class HealthReport:
     @property
     def is_ready(self) -> bool:
         """Whether the database can be written, and not all of the warehouses and backends fail."""
-        database = [each for each in self.parts if each.kind == "database"]
-        others = [each for each in self.parts if each.kind != "database"]
-        is_useless = bool(others) and all(each.state == "failed" for each in others)
-        return all(each.state == "ok" for each in database) and not is_useless
+        database = [part for part in self.parts if part.kind == "database"]
+        others = [part for part in self.parts if part.kind != "database"]
+        is_useless = bool(others) and all(part.state == "failed" for part in others)
+        return all(part.state == "ok" for part in database) and not is_useless
 
     def to_json(self, identity: Identity) -> dict[str, Any]:
         """Return what a caller may see: the state of the whole, and of those parts that they may read.
@@ -155,8 +156,8 @@ class HealthReport:
         status = {"status": "ready" if self.is_ready else "not ready"}
         if not identity.grants:
             return status
-        visible = [each for each in self.parts if each.kind == "database" or identity.can_see(each.name)]
-        return {**status, "checks": [each.to_json() for each in visible]}
+        visible_parts = [part for part in self.parts if part.kind == "database" or identity.can_see(part.name)]
+        return {**status, "checks": [part.to_json() for part in visible_parts]}
 
 
 class Health:
@@ -201,17 +202,17 @@ def catalog_checks(catalog: Catalog) -> list[Check]:
 UP = {"ok": 1.0, "fenced": 1.0, "failed": 0.0}
 
 
-def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
+def health_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
     """Yield the state of the server's parts, and the size of its scan caches."""
     labels = ("kind", "name")
     up = GaugeMetricFamily("lancehouse_up", "Whether the last look at a part of the server was good.", labels=labels)
     age = GaugeMetricFamily("lancehouse_look_age_seconds", "Time since that look.", labels=labels)
-    took = GaugeMetricFamily("lancehouse_look_seconds", "Time that it took.", labels=labels)
-    for each in health.report().parts:
-        if each.age_s is not None or each.state == "failed":
-            up.add_metric((each.kind, each.name), UP.get(each.state, 0.0))
-            age.add_metric((each.kind, each.name), each.age_s or 0.0)
-            took.add_metric((each.kind, each.name), each.ms / 1000)
+    duration = GaugeMetricFamily("lancehouse_look_seconds", "Time that it took.", labels=labels)
+    for part in health.report().parts:
+        if part.age_s is not None or part.state == "failed":
+            up.add_metric((part.kind, part.name), UP.get(part.state, 0.0))
+            age.add_metric((part.kind, part.name), part.age_s or 0.0)
+            duration.add_metric((part.kind, part.name), part.ms / 1000)
     fenced = GaugeMetricFamily(
         "lancehouse_warehouse_fenced",
         "Whether a warehouse takes no changes, because a server works on another copy of the database.",
@@ -225,4 +226,4 @@ def taken_metrics(catalog: Catalog, health: Health) -> Iterator[Metric]:
             size.add_metric((warehouse.name,), catalog.scans.exports.count_bytes(warehouse))
     build = GaugeMetricFamily("lancehouse_build_info", "The version that runs.", labels=("version",))
     build.add_metric((version("lancehouse"),), 1.0)
-    yield from (up, age, took, fenced, size, build)
+    yield from (up, age, duration, fenced, size, build)

@@ -140,7 +140,7 @@ def _escape_line(line: bytes) -> bytes:
     """Escape what JSON allows in a string and some readers take for the end of a line, or terminals for a command."""
     if line.isascii() and b"\x7f" not in line:
         return line
-    return _UNSAFE.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), line)
+    return _UNSAFE.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), line)
 
 
 class JsonLogHandler(logging.Handler):
@@ -161,10 +161,10 @@ def install_logging(log: Log) -> None:
     root.handlers = [JsonLogHandler(log)]
     root.setLevel(log.level)
     logging.captureWarnings(True)
-    # What nobody catches would be printed as text of many lines.
+    # Uncaught errors would otherwise be printed as text of many lines.
     sys.excepthook = lambda _, error, __: logger.critical("the process ends", exc_info=error)
-    sys.unraisablehook = lambda found: logger.error("an error that nobody can catch", exc_info=found.exc_value)
-    threading.excepthook = lambda found: logger.error("a thread ended", exc_info=found.exc_value)
+    sys.unraisablehook = lambda hook: logger.error("an error that nobody can catch", exc_info=hook.exc_value)
+    threading.excepthook = lambda hook: logger.error("a thread ended", exc_info=hook.exc_value)
     for name in (
         "uvicorn",
         "uvicorn.error",
@@ -213,7 +213,7 @@ RESTARTS = ("crashed", "hung", "memory")
 """Reasons for which a worker is replaced."""
 RESTARTS_FILE = "restarts.json"
 Source = Callable[[], Iterable[Metric]]
-"""Returns metrics that are taken when somebody asks for them."""
+"""Returns metrics that are computed for each request to /metrics."""
 
 
 class Metrics:
@@ -286,22 +286,22 @@ class Metrics:
         self._log_lines.inc(lines)
 
     def add_source(self, source: Source) -> None:
-        """Add metrics that are taken when somebody asks for them, and are the same in all workers."""
+        """Add metrics that are computed for each request to /metrics, and are the same in all workers."""
         self._sources.append(source)
 
     def to_prometheus(self) -> tuple[bytes, str]:
         """Return all metrics in Prometheus' text format, and its content type."""
         pids = [os.getpid()]
-        counted = self._own
+        counters = self._own
         if self.is_shared:
             folder = Path(os.environ[MULTIPROCESS])
-            counted = CollectorRegistry()
-            counted.register(_WorkerMetrics(folder))
+            counters = CollectorRegistry()
+            counters.register(_WorkerMetrics(folder))
             pids = [int(file.stem.rpartition("_")[2]) for file in folder.glob("gauge_livesum_*.db")]
-        taken = CollectorRegistry()
-        taken.register(_ProcessMetrics(pids))
-        taken.register(_TakenMetrics([_restart_metrics, *self._sources]))
-        return generate_latest(counted) + generate_latest(taken), CONTENT_TYPE_LATEST
+        on_demand = CollectorRegistry()
+        on_demand.register(_ProcessMetrics(pids))
+        on_demand.register(_SourceMetrics([_restart_metrics, *self._sources]))
+        return generate_latest(counters) + generate_latest(on_demand), CONTENT_TYPE_LATEST
 
 
 KNOWN_LABELS: Mapping[Event, tuple[str, ...]] = {
@@ -367,7 +367,7 @@ def _has_bytes(file: Path) -> bool:
         return False
 
 
-class _TakenMetrics(Collector):
+class _SourceMetrics(Collector):
     """Reports what some functions return."""
 
     def __init__(self, sources: Iterable[Source]) -> None:

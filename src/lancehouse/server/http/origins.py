@@ -25,7 +25,7 @@ _PORT = re.compile(r":[0-9]*$")
 REMEMBERED = 64
 """Most good values of `Host` that are remembered: an address is parsed in microseconds, but with every request."""
 MOST_PROXIES = 10
-"""Most addresses of X-Forwarded-For that are looked at."""
+"""Most addresses of X-Forwarded-For that are read, from its end."""
 _DEFAULT_PORT = re.compile(r":(80|443)?$")
 
 
@@ -40,14 +40,14 @@ class Origins:
         self.check_host = lru_cache(REMEMBERED)(self._check_host)
 
     def find_peer(self, peer: str, headers: Mapping[str, str]) -> str:
-        """Return the address of the caller: that of the connection or, behind trusted proxies, the one that they tell.
+        """Return the address of the caller: that of the connection, or the one that trusted proxies report.
 
         Each proxy adds the address that it sees at the end of X-Forwarded-For, so the last one that is no proxy of ours
         counts; what stands before it anybody may have written.
         """
         forwarded = headers.get("x-forwarded-for") if self._proxies else None
-        for told in reversed((forwarded or "").split(",")[-MOST_PROXIES:]):
-            address = _parse_address(told)
+        for text in reversed((forwarded or "").split(",")[-MOST_PROXIES:]):
+            address = _parse_address(text)
             if address is None or not self._is_proxy(peer):
                 break
             peer = address

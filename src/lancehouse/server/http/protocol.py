@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -66,7 +67,7 @@ class BodyReads:
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
-        self._left = READS_PER_TURN
+        self._reads_left = READS_PER_TURN
         """Reads that are left of this turn."""
         self._is_turn_planned = False
         self._has_new_connection = False
@@ -78,8 +79,8 @@ class BodyReads:
 
     def request(self, resume: Callable[[], None]) -> None:
         """Call `resume`, which lets a connection read once: now, or in one of the next turns."""
-        if self._left and not self._has_new_connection:
-            self._left -= 1
+        if self._reads_left and not self._has_new_connection:
+            self._reads_left -= 1
             resume()
         else:
             self._waiting.append(resume)
@@ -97,7 +98,7 @@ class BodyReads:
             self._has_new_connection = False
             self._plan_turn()
             return
-        self._left, self._last_turn_s, self._has_new_connection = READS_PER_TURN, now, False
+        self._reads_left, self._last_turn_s, self._has_new_connection = READS_PER_TURN, now, False
         for _ in range(min(READS_PER_TURN, len(self._waiting))):
             self.request(self._waiting.popleft())
 
@@ -338,7 +339,7 @@ class StartupApp:
         self._create_app = create_app
         self._on_failure = on_failure
         self._app: App | None = None
-        self._calls: list[Callable[[App], None]] = []
+        self._calls: SimpleQueue[Callable[[App], None]] = SimpleQueue()
         self._app_future: asyncio.Future[App] | None = None
 
     @property
@@ -348,14 +349,17 @@ class StartupApp:
 
     def call_when_loaded(self, call: Callable[[App], None]) -> None:
         """Call a function with the application: now, or when it has loaded; from any thread."""
-        self._calls.append(call)
+        self._calls.put(call)
         if self._app is not None:
             self._make_calls(self._app)
 
     def _make_calls(self, app: App) -> None:
-        with contextlib.suppress(IndexError):  # two threads may be here
-            while True:
-                self._calls.pop(0)(app)
+        while True:
+            try:
+                call = self._calls.get_nowait()  # two threads may be here
+            except Empty:
+                return
+            call(app)
 
     def answer_inline(self, *request: Any) -> Response | None:
         """Call `App.answer_inline`; None while the application is not loaded."""

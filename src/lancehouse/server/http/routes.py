@@ -38,8 +38,8 @@ OF_ALL_TABLES: tuple[list[bytes], ...] = ([b"version", b"batch-create"], [b"batc
 """Paths of the Lance protocol that follow `table` without an id: they concern several tables."""
 TOP = frozenset({b"namespaces", b"tables", b"views", b"transactions"})
 SEPARATOR = "\x1f"
-# Longer paths are not cached.
 LONGEST_REMEMBERED = 1024
+"""Most bytes of a path whose match is cached: callers choose the paths, and the cache has thousands of them."""
 _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -181,9 +181,9 @@ def _match_management(raw_path: bytes) -> Match:
     raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
-def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Match:
+def _match_iceberg(raw_path: bytes, prefix: str | None, segments: list[bytes]) -> Match:
     fixed = "/v1/{prefix}/"
-    match rest:
+    match segments:
         case [b"namespaces"]:
             return Match(fixed + "namespaces", prefix)
         case [b"namespaces", namespace]:
@@ -203,7 +203,7 @@ def _match_iceberg(raw_path: bytes, prefix: str | None, rest: list[bytes]) -> Ma
                 more,
             )
         case [(b"tables" | b"views" | b"transactions" | b"lancehouse"), _]:
-            return Match(fixed + b"/".join(rest).decode("latin-1"), prefix)
+            return Match(fixed + b"/".join(segments).decode("latin-1"), prefix)
     raise NoRouteError(f"No route for request: {_format_raw(raw_path)}")
 
 
@@ -329,8 +329,8 @@ def run_once(route: Route, call: Call) -> Response:
     if key is None or route.replay is None:
         return route.handler(call)
     database = call.catalog.database
-    if (recorded := entries.find_response(database, key)) is not None:
-        return _replay(recorded, route.replay, call)
+    if (first_response := entries.find_response(database, key)) is not None:
+        return _replay(first_response, route.replay, call)
     try:
         return route.handler(call)
     # A request with the same key was committed in the meantime: the transaction found the key taken.

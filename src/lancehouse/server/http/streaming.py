@@ -63,6 +63,7 @@ class Upload(io.RawIOBase):
         self._changed = Condition()
         self._parts: deque[bytes] = deque()
         self._buffered_bytes = 0
+        # Without either of the two header fields a request has no body.
         self._is_complete = headers.get("content-length") is None and "transfer-encoding" not in headers
         self._error: LanceNamespaceError | None = None
         self._is_disconnected = False

@@ -67,8 +67,8 @@ def routes(
         report = health.report()
         response = responses.json(report.to_json(find_identity(call.headers)), 200 if report.is_ready else 503)
         if not report.is_ready:
-            failed = [each for each in report.parts if each.state != "ok"]
-            reasons = [f"{each.kind} {each.name}: {each.reason or each.state}" for each in failed]
+            failed_parts = [part for part in report.parts if part.state != "ok"]
+            reasons = [f"{part.kind} {part.name}: {part.reason or part.state}" for part in failed_parts]
             response.why = "ServiceUnavailableException", "; ".join(reasons)
         return response
 
