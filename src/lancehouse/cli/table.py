@@ -306,7 +306,9 @@ def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client)
         with client.translate_errors(table):
             get_server(client.namespace).purge_table(table)
     elif keeps:
-        record["until"] = next(row.expires_at for row in _find_dropped(client, table[:-1]) if row.name == table[-1])
+        # The one dropped last comes first; there is none if somebody has restored or purged it meanwhile.
+        rows = [row for row in _find_dropped(client, table[:-1]) if (*row.namespace, row.name) == tuple(table[1:])]
+        record |= {"until": rows[0].expires_at} if rows else {}
     app.output.record(record)
 
 
