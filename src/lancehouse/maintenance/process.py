@@ -146,7 +146,7 @@ def spark_chooser(master: str, endpoint: str | None, token: str | None, settings
             return None
         with lock:
             if not engines:
-                engines.append(SparkEngine(start_session(master)))
+                engines.append(SparkEngine(start_session(master, "lancehouse maintenance")))
         other = others.get(table.backend)
         if other is not None:
             return engines[0], TableAddress.parse(Connection(other.impl, other.properties), table.levels)
