@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,7 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 SOON = timedelta(minutes=10)
+"""Credentials that end within this time are reported."""
 ADOPT = "lancehouse db adopt"
 """Typed where the database of the catalog server is."""
 MAX_NAMES = 5
@@ -309,7 +311,11 @@ class TableChecker:
         unaccepted = [file for file in files if file.file not in inspected.accepted_manifests]
         until = datetime.now(UTC) - self.older_than
         old = [file for file in unaccepted if file.modified is not None and file.modified < until]
-        if young := [file for file in unaccepted if file not in old and file.file in _staged_paths(place, names)]:
+        young = [file for file in unaccepted if file not in old]
+        if young:  # a writer may have committed since: what is left of them now is listed again, once
+            staged = {file.file for file in list_staged_manifests(place, names)}
+            young = [file for file in young if file.file in staged]
+        if young:
             what = f"{_format_manifest_count(young)} in staging: a writer may be about to commit"
             yield self.finding(FindingKind.STAGED, Severity.NOTE, what, "doctor", self.name, "--older-than", "1h")
         if old:
@@ -367,12 +373,19 @@ class TableChecker:
         )
 
 
+def time_left(at_s: float) -> timedelta | None:
+    """Return how long it is until a time, in seconds since 1970, negative if it is over; None if more than `SOON`."""
+    # Compared as numbers: what never ends may be said to end at the largest integer, which is no date.
+    left_s = max(at_s, 0.0) - time.time()
+    return timedelta(seconds=left_s) if left_s < SOON.total_seconds() else None
+
+
 def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding if the credentials for a table's storage have expired, or will soon."""
-    at = options.get(EXPIRES, "")
-    if not at.isdecimal():
+    expires_ms = options.get(EXPIRES, "")
+    left = time_left(int(expires_ms) / 1000) if expires_ms.isdecimal() else None
+    if left is None:
         return
-    left = datetime.fromtimestamp(int(at) / 1000, UTC) - datetime.now(UTC)
     describe = ("table", "describe", checker.name)
     if left < timedelta(0):
         what = (
@@ -380,7 +393,7 @@ def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) 
             "the server or the catalog's properties are stale"
         )
         yield checker.finding(FindingKind.CREDENTIALS, Severity.ERROR, what, *describe)
-    elif left < SOON:
+    else:
         what = f"the credentials for its storage end in {format_age(left)}"
         yield checker.finding(FindingKind.CREDENTIALS, Severity.WARNING, what, *describe)
 
@@ -396,10 +409,6 @@ def format_column_difference(recorded: Mapping[str, str], actual: Mapping[str, s
         f"{what} {', '.join(names[:MAX_NAMES])}{' …' * (len(names) > MAX_NAMES)}" for what, names in parts if names
     ]
     return "; ".join(words) or "another order of columns"
-
-
-def _staged_paths(place: TableRef, names: list[str]) -> set[str]:
-    return {file.file for file in list_staged_manifests(place, names)}
 
 
 def _format_manifest_count(files: list[StagedManifest]) -> str:
