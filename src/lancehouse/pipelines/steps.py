@@ -93,7 +93,7 @@ class FunctionStep:
         """Return what the function returns for a batch."""
         result = _call(self.function, batch)
         if isinstance(result, pa.Table):
-            return _to_single_batch(result)
+            return _to_single_batch(result, self.function.name)
         if not isinstance(result, pa.RecordBatch):
             raise InvalidInputError(f"{self.function.name} gave {type(result).__name__}, not a RecordBatch")
         return result
@@ -211,9 +211,11 @@ def _to_array(result: Any, name: str) -> pa.Array[Any]:
     return result
 
 
-def _to_single_batch(table: pa.Table) -> pa.RecordBatch:
+def _to_single_batch(table: pa.Table, name: str) -> pa.RecordBatch:
     batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
-    return batches[0] if len(batches) == 1 else pa.RecordBatch.from_pylist([], table.schema)
+    if len(batches) > 1:  # Arrow does not combine chunks whose texts together are longer than 32-bit offsets reach
+        raise InvalidInputError(f"{name} gave a table with more than 2 GiB of text: let it return large_string columns")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 _SETTINGS = {
