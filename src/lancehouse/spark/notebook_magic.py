@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -32,7 +31,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Any:
     Raises:
         UsageError: an option or a variable is not known; or the SQL failed.
     """
-    words = shlex.split(line) if cell is not None else []
+    words = line.split() if cell is not None else []
     options = {"-o": "", "-n": str(MOST)}
     names = []
     while words:
