@@ -44,7 +44,7 @@ class Names:
     def schema(self, table: str) -> pa.Schema:
         if table != "main.ml.docs":
             raise TableNotFoundError(table)
-        return pa.schema([("id", pa.int64()), ("title", pa.string())])
+        return pa.schema([pa.field("id", pa.int64()), pa.field("title", pa.string())])
 
 
 def test_names_below_the_current_namespace_are_completed() -> None:

@@ -91,7 +91,7 @@ class Builder:
 
 
 def start_with(monkeypatch: pytest.MonkeyPatch, outcome: object) -> None:
-    monkeypatch.setattr(sessions.SparkSession, "builder", Builder(outcome))
+    monkeypatch.setattr(SparkSession, "builder", Builder(outcome))
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.setenv(name, "/nowhere")
     monkeypatch.delenv("JAVA_HOME")
