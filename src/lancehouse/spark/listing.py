@@ -23,7 +23,7 @@ from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import Scan
 from lancehouse.lake.versions import list_manifests
 from lancehouse.schema.spark_rows import to_spark_rows
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.session import name_normalizer, to_struct
 from lancehouse.spark.table_reader import read_table
 
 _COLUMNS: dict[str, pa.DataType] = {
@@ -125,13 +125,12 @@ class _ViewRegistry:
     SETTING = "spark.lancehouse.views"
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
+        self._spark, self._fold = spark, name_normalizer(spark)
         self._registered: dict[str, list[Any]] = json.loads(spark.conf.get(self.SETTING, "{}") or "{}")
 
     def normalize_name(self, name: str) -> str:
         """Return the name in the form in which Spark compares names."""
-        return name if self._is_case_sensitive else name.lower()
+        return self._fold(name)
 
     def is_taken(self, name: str, address: TableAddress) -> bool:
         """Return whether a view or table that was not created for this table has the name."""

@@ -36,7 +36,7 @@ from lancehouse.spark.query_scans import (
 )
 from lancehouse.spark.query_text import TOO_DEEP, QueryText, TimeTravel, name_positional, search_name, shorten
 from lancehouse.spark.search_calls import prepare_search
-from lancehouse.spark.session import to_local_frame
+from lancehouse.spark.session import is_set, to_local_frame
 from lancehouse.spark.table_names import find_table
 from lancehouse.spark.table_reader import read_small_version, read_version
 
@@ -417,17 +417,13 @@ def run_query(
 
 def read_settings(spark: SparkSession) -> Settings:
     """Return the settings of a session that decide what a query means."""
-
-    def is_on(name: str) -> bool:
-        return str(spark.conf.get(f"spark.sql.{name}", "false")).lower() == "true"
-
-    is_ansi = is_on("ansi.enabled")
-    has_quoted = is_ansi and is_on("ansi.doubleQuotedIdentifiers")
+    is_ansi = is_set(spark, "ansi.enabled")
+    has_quoted_names = is_ansi and is_set(spark, "ansi.doubleQuotedIdentifiers")
     return Settings(
-        is_case_sensitive=is_on("caseSensitive"),
+        is_case_sensitive=is_set(spark, "caseSensitive"),
         is_ansi=is_ansi,
         zone=spark.conf.get("spark.sql.session.timeZone", None),
-        is_odd=has_quoted or any(map(is_on, ODD_SETTINGS)),
+        is_odd=has_quoted_names or any(is_set(spark, name) for name in ODD_SETTINGS),
     )
 
 

@@ -70,7 +70,7 @@ from lancehouse.spark.engine import (
 from lancehouse.spark.queries import MOST_KEYS, SMALL_BYTES, read_settings
 from lancehouse.spark.query_scans import Planner, find_tables, list_conjuncts
 from lancehouse.spark.query_text import QueryText
-from lancehouse.spark.session import to_local_frame, to_struct
+from lancehouse.spark.session import is_set, name_normalizer, to_local_frame, to_struct
 from lancehouse.spark.statement_parser import (
     BY_SOURCE,
     MATCHED,
@@ -559,7 +559,7 @@ def _match_upsert(
     schema = pinned.open()[1].schema
     if not keys.is_all or not is_upsert(statement.clauses):
         return None
-    values = to_table_columns(rows, schema, partial(_fold, spark))
+    values = to_table_columns(rows, schema, name_normalizer(spark))
     if values is None:
         return None
     known = " AND ".join(conditions)
@@ -630,14 +630,14 @@ def add_source_columns(address: TableAddress, read: RunQuery, statement: MergeRo
         TableSchemaValidationError: Lance has no such type; nothing was changed.
     """
     source = _read_source(read, statement)
-    fold, clauses = partial(_fold, source.sparkSession), statement.clauses
-    names = {fold(name) for each in clauses for path, _ in each.assignments or () for name in path[-1:]}
-    if any(each.assignments is None for each in clauses):
+    fold, clauses = name_normalizer(source.sparkSession), statement.clauses
+    names = {fold(path[-1]) for clause in clauses for path, _ in clause.assignments or ()}
+    if any(clause.assignments is None for clause in clauses):
         names |= set(map(fold, source.columns))
 
     def plan(schema: pa.Schema) -> pa.Schema:
-        known = set(map(fold, schema.names))
-        new = [each for each in source.schema if fold(each.name) in names - known]
+        missing = names - set(map(fold, schema.names))
+        new = [field for field in source.schema if fold(field.name) in missing]
         return incoming_schema(StructType(new).jsonValue(), WriteOptions(), schema)
 
     evolve_columns(address, plan)
@@ -685,20 +685,17 @@ class _MergePlan:
         """Return the columns that a clause sets, and the expressions."""
         if clause.assignments is not None:
             return resolve_assignments(self.spark, self.schema, clause.assignments, self._table_names())
-        computed = {name for known, each in definitions(self.schema).items() for name in (known, each.companion)}
-        names = {_fold(self.spark, name): name for name in self.source.columns}
-        missing = [name for name in self.schema.names if _fold(self.spark, name) not in names and name not in computed]
+        fold, computed = name_normalizer(self.spark), definitions(self.schema)
+        optional = {*computed, *(definition.companion for definition in computed.values())}
+        names = {fold(name): name for name in self.source.columns}
+        missing = [name for name in self.schema.names if fold(name) not in names and name not in optional]
         if missing and not self.statement.evolves:
             raise TableSchemaValidationError(
                 f"MERGE: the source has no column {', '.join(missing)}, and * needs every column of the table: name "
                 "the columns that are set"
             )
         alias = quote_name(self.statement.source_alias)
-        return {
-            name: f"{alias}.{quote_name(names[_fold(self.spark, name)])}"
-            for name in self.schema.names
-            if _fold(self.spark, name) in names
-        }
+        return {name: f"{alias}.{quote_name(names[fold(name)])}" for name in self.schema.names if fold(name) in names}
 
     def _table_names(self) -> tuple[str, Name]:
         return self.statement.alias or self.statement.table[-1], self.statement.table
@@ -760,19 +757,15 @@ def _value(number: int, place: int) -> str:
 # Columns and types
 
 
-def _fold(spark: SparkSession, name: str) -> str:
-    """Return a name in the form in which Spark compares names."""
-    return name if spark.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
-
-
 def resolve_column(spark: SparkSession, schema: pa.Schema, name: str) -> str:
     """Return the column of a table that a name means.
 
     Raises:
         TableColumnNotFoundError: there is none.
     """
-    known = {_fold(spark, each): each for each in schema.names}
-    if (column := known.get(_fold(spark, name))) is None:
+    fold = name_normalizer(spark)
+    columns = {fold(column): column for column in schema.names}
+    if (column := columns.get(fold(name))) is None:
         raise TableColumnNotFoundError(f"there is no column {name}; the table has {', '.join(schema.names)}")
     return column
 
@@ -793,21 +786,22 @@ def resolve_assignments(
         InvalidInputError: a field of a struct is set, or a column twice.
     """
     alias, name = table
-    prefixes = [(_fold(spark, alias),), *(tuple(_fold(spark, each) for each in name[at:]) for at in range(len(name)))]
+    fold = name_normalizer(spark)
+    prefixes = [(fold(alias),), *(tuple(map(fold, name[first:])) for first in range(len(name)))]
     resolved: dict[str, str] = {}
     for path, value in assignments:
         column = path
-        if len(path) > 1 and tuple(_fold(spark, each) for each in path[:-1]) in prefixes:
+        if len(path) > 1 and tuple(map(fold, path[:-1])) in prefixes:
             column = path[-1:]
         if len(column) > 1:
             raise InvalidInputError(
                 f"{'.'.join(path)}: a field of a struct cannot be set alone; set {column[0]} to a whole struct, "
                 "such as with named_struct"
             )
-        known = resolve_column(spark, schema, column[0])
-        if known in resolved:
-            raise InvalidInputError(f"{known} is set twice")
-        resolved[known] = value
+        target = resolve_column(spark, schema, column[0])
+        if target in resolved:
+            raise InvalidInputError(f"{target} is set twice")
+        resolved[target] = value
     return resolved
 
 
@@ -866,7 +860,7 @@ def _are_intervals(one: str, other: str) -> bool:
 
 
 def _cast(spark: SparkSession, value: Column, source: DataType, target: StructField) -> Column:
-    if spark.conf.get("spark.sql.ansi.enabled") != "true":
+    if not is_set(spark, "ansi.enabled"):
         # Without ANSI, Spark's cast wraps numbers that are too large. Those of whole numbers are checked by the writer.
         if {source.typeName(), target.dataType.typeName()} <= _CHECKED:
             return value

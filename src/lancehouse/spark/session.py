@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from tempfile import TemporaryFile
 from types import FrameType
@@ -108,6 +108,20 @@ def check_session(spark: SparkSession) -> None:
         raise InvalidInputError(
             f"Spark {spark_version} is too old: {oldest} or newer is needed (PySpark here is {version})"
         )
+
+
+def is_set(spark: SparkSession, name: str) -> bool:
+    """Return whether a setting of Spark SQL, such as `caseSensitive`, is true; Spark takes `TRUE` for it too."""
+    # Without a default of our own, which would come before that of Spark: `ansi.enabled` is true unless it is set.
+    return str(spark.conf.get(f"spark.sql.{name}")).lower() == "true"
+
+
+def name_normalizer(spark: SparkSession) -> Callable[[str], str]:
+    """Return a function that brings names into the form in which Spark compares them.
+
+    The setting is read once: each read is a call of the JVM, or a request to a Connect server.
+    """
+    return str if is_set(spark, "caseSensitive") else str.lower
 
 
 def default_driver_bytes() -> int:
