@@ -15,11 +15,14 @@ from lance_namespace.errors import InvalidInputError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
+from sqlglot.tokenizer_core import TokenType
 
-from lancehouse.identifiers import format_levels, quote_name
+from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion
 from lancehouse.lake.dataset import VersionSelector
 from lancehouse.lake.scans import Scan
+from lancehouse.lake.search import QUERY, RANK, SCORE
+from lancehouse.lake.vector_search import DISTANCE
 from lancehouse.schema.definitions import COMPANION
 from lancehouse.spark.aggregates import Measure, aggregate_version, parse_aggregation
 from lancehouse.spark.conditions import is_one_of
@@ -34,11 +37,21 @@ from lancehouse.spark.query_scans import (
     qualifier_replacements,
     replacements,
 )
-from lancehouse.spark.query_text import TOO_DEEP, QueryText, TimeTravel, name_positional, search_name, shorten
-from lancehouse.spark.search_calls import prepare_search
+from lancehouse.spark.query_text import (
+    STRINGS,
+    TOO_DEEP,
+    QueryText,
+    SearchCall,
+    TimeTravel,
+    name_positional,
+    search_name,
+    shorten,
+    tokenize,
+)
 from lancehouse.spark.session import is_set, to_local_frame
-from lancehouse.spark.table_names import find_table
+from lancehouse.spark.table_names import find_table, resolve_table
 from lancehouse.spark.table_reader import read_small_version, read_version
+from lancehouse.suggestions import suggest
 
 if TYPE_CHECKING:
     from lancehouse.spark.catalog import LanceCatalog
@@ -57,6 +70,26 @@ _PLACE = re.compile(r"; line \d+ pos \d+$")
 """A place in the text that Spark has got, which is not the user's."""
 _EXACT_BITS = 53
 """Integers of so many bits are exact as doubles."""
+
+_ARGUMENT_ORDER = {
+    "vector_search": ("table", "vector", "k"),
+    "text_search": ("table", "text", "k"),
+    "hybrid_search": ("table", "vector", "text", "k"),
+}
+"""What the first arguments of a search mean if they have no name. The names are those of `LanceCatalog.search`."""
+_MEASURES = {"vector_search": (DISTANCE,), "text_search": (SCORE,), "hybrid_search": (DISTANCE, SCORE)}
+"""Columns that say how good a row is."""
+_SEARCH_OPTIONS = ("k", "filter", "columns", "version", "tag", "as_of", "prefilter")
+_VECTOR_OPTIONS = ("column", "metric", "nprobes", "refine_factor", "ef")
+_ARGUMENT_NAMES = {
+    "vector_search": ("table", "vector", "queries", *_SEARCH_OPTIONS, *_VECTOR_OPTIONS),
+    "text_search": ("table", "text", "queries", "text_column", *_SEARCH_OPTIONS),
+    "hybrid_search": (
+        *("table", "vector", "text", "queries", "text_column", "hybrid"),
+        *_SEARCH_OPTIONS,
+        *_VECTOR_OPTIONS,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +406,127 @@ class _KeyLinks:
         if not conditions:
             return condition
         return " AND ".join(conditions if condition is None else [f"({condition})", *conditions])
+
+
+# Searches
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRelation:
+    """A search whose arguments are known."""
+
+    catalog: Any
+    table: tuple[str, ...]
+    arguments: dict[str, Any]
+    function: str
+
+    def run(self) -> Any:
+        """Return the rows that are found."""
+        return self.catalog.search(self.table, **self.arguments)
+
+    def columns(self) -> tuple[str, ...] | None:
+        """Return the columns of the result, without a search; None if they are not certain."""
+        arguments, table = self.arguments, self.table
+        query = arguments.get("text" if self.function == "text_search" else "vector")
+        if arguments.get("as_of") is not None or any("." in name for name in arguments.get("columns") or ()):
+            return None
+        columns = arguments.get("columns")
+        columns = columns or self.catalog.schema(table, arguments.get("version"), arguments.get("tag")).names
+        is_single = isinstance(query, str) or (
+            isinstance(query, list) and not any(isinstance(value, str | list) for value in query)
+        )
+        measures = _MEASURES[self.function]
+        return (*columns, *measures) if is_single else (QUERY, RANK, *measures, *columns)
+
+
+def prepare_search(query: PlannedQuery, call: SearchCall) -> SearchRelation:
+    """Return the search that a call in FROM means: `vector_search(…)`, `text_search(…)` or `hybrid_search(…)`.
+
+    `queries` is a subquery, or the name of a table or view, with the columns `query_id` and `vector`, `text` or both.
+
+    Raises:
+        InvalidInputError: an argument is missing, or has an unknown name.
+    """
+    texts = _parse_arguments(call)
+    if "table" not in texts:
+        raise InvalidInputError(f"{call.function} needs the table: {call.function}(table => 'main.ml.docs', …)")
+    parts = _parse_table_name(query, texts.pop("table"))
+    table = resolve_table(query.catalog, parts)
+    if table is None:
+        raise InvalidInputError(
+            f"{'.'.join(parts)} is a table or view of Spark: {call.function} takes one of a catalog"
+        )
+    queries = texts.pop("queries", None)
+    arguments = query.evaluate(texts)
+    if call.function == "hybrid_search":
+        arguments.setdefault("hybrid", True)
+    if isinstance(arguments.get("columns"), str):
+        arguments["columns"] = [arguments["columns"]]
+    if isinstance(arguments.get("vector"), list):
+        arguments["vector"] = _to_floats(arguments["vector"])
+    if queries is not None:
+        name = "text" if call.function == "text_search" else "vector"
+        arguments[name] = query.run_text(_to_query_text(query, queries))
+    return SearchRelation(*table, arguments, call.function)
+
+
+def _parse_arguments(call: SearchCall) -> dict[str, str]:
+    """Return the text of each argument by its name."""
+    arguments: dict[str, str] = {}
+    order, names = iter(_ARGUMENT_ORDER[call.function]), _ARGUMENT_NAMES[call.function]
+    for name, text in _split_arguments(call.arguments):
+        if name is None:
+            name = next(order, None)
+            if name is None:
+                raise InvalidInputError(f"{call.function}: name the arguments after the first, such as k => 10")
+        if name not in names:
+            raise InvalidInputError(f"{call.function} has no argument {name}; {suggest(name, names)}")
+        if name in arguments:
+            raise InvalidInputError(f"{call.function}: {name} is given twice")
+        arguments[name] = text
+    return arguments
+
+
+def _split_arguments(text: str) -> Iterator[tuple[str | None, str]]:
+    """Yield name, if there is one, and text of each argument."""
+    tokens, depth, first, name = tokenize(text), 0, 0, None
+    for index, token in enumerate(tokens):
+        depth += (token.text in ("(", "[")) - (token.text in (")", "]")) if token.token_type not in STRINGS else 0
+        if token.token_type is TokenType.FARROW and depth == 0 and index == first + 1:
+            name, first = tokens[first].text.lower(), index + 1
+        is_last = index == len(tokens) - 1
+        if (token.token_type is TokenType.COMMA and depth == 0) or is_last:
+            end = token.end + 1 if is_last else token.start
+            if first < len(tokens):
+                yield name, text[tokens[first].start : end].strip()
+            first, name = index + 1, None
+
+
+def _parse_table_name(query: PlannedQuery, text: str) -> tuple[str, ...]:
+    """Return the parts of a table's name, which is a text, a parameter, or `TABLE` and a name."""
+    tokens = tokenize(text)
+    if tokens[0].token_type in STRINGS or tokens[0].text == ":":
+        return parse_levels(str(query.evaluate({"table": text})["table"]))
+    names = [token.text for token in tokens if token.text not in (".", "(", ")")]
+    return tuple(names[1:] if names[0].upper() == "TABLE" and len(names) > 1 else names)
+
+
+def _to_query_text(query: PlannedQuery, text: str) -> str:
+    if text.startswith("("):
+        return text
+    tokens = tokenize(text)
+    if tokens[0].token_type in STRINGS:
+        levels = parse_levels(str(query.evaluate({"queries": text})["queries"]))
+        return f"TABLE {'.'.join(map(quote_name, levels))}"
+    return text if tokens[0].text.upper() == "TABLE" else f"TABLE {text}"
+
+
+def _to_floats(values: list[Any]) -> list[Any]:
+    """Return a vector as floats, since literals such as 0.1 are decimals to Spark."""
+    return [_to_floats(value) if isinstance(value, list) else float(value) for value in values]
+
+
+# Statements
 
 
 def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
