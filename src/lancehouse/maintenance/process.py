@@ -127,7 +127,9 @@ def run_worker(
 
 
 def spark_chooser(master: str, endpoint: str | None, token: str | None, settings: ServerSettings) -> ChooseEngine:
-    """Return what gives large tables to Spark, whose tasks call the catalog over HTTP, or another backend directly.
+    """Return a function that chooses Spark for large tables; tasks call the catalog over HTTP, other backends directly.
+
+    Spark is started when the first large table is due.
 
     Raises:
         InvalidInputError: there is no endpoint, which tasks on other machines need.
@@ -208,7 +210,8 @@ class _Child:
         self._thread.join(patience_s)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # Settings go through a pipe, which stays open as long as this process lives: they hold secrets.
+        # Settings go through a pipe, as they hold secrets. It stays open as long as this process lives, and the child
+        # ends when it closes. In a session of its own, so that Ctrl-C reaches the server alone, which stops the child.
         process = subprocess.Popen(
             [sys.executable, "-m", "lancehouse.maintenance.process"], stdin=subprocess.PIPE, start_new_session=True
         )
