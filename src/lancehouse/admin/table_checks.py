@@ -92,12 +92,12 @@ class DoctorReport:
     @property
     def needs_action(self) -> bool:
         """Whether any finding needs action."""
-        return any(each.needs_action for each in self.findings)
+        return any(finding.needs_action for finding in self.findings)
 
     @property
     def fixable(self) -> list[Finding]:
         """Findings that have a fix and are not fixed yet."""
-        return [each for each in self.findings if each.fix is not None and not each.is_fixed]
+        return [finding for finding in self.findings if finding.fix is not None and not finding.is_fixed]
 
 
 ORDER = list(Severity)
@@ -105,7 +105,9 @@ ORDER = list(Severity)
 
 def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings by severity, the worst first, then by table."""
-    return sorted(findings, key=lambda each: (ORDER.index(each.severity), each.about, each.kind, each.what))
+    return sorted(
+        findings, key=lambda finding: (ORDER.index(finding.severity), finding.about, finding.kind, finding.what)
+    )
 
 
 SOON = timedelta(minutes=10)
@@ -159,7 +161,7 @@ class TableChecker:
                 for finding in self._find_problems(inspected):
                     findings.append(finding)  # one by one, to keep the findings before an error
                 # Files of a version whose manifest is lost look like orphans, but are all that is left of it.
-                if not {FindingKind.VERSIONS, FindingKind.UNFINISHED} & {each.kind for each in findings}:
+                if not {FindingKind.VERSIONS, FindingKind.UNFINISHED} & {finding.kind for finding in findings}:
                     findings += self._find_orphans(inspected)
         except (UnauthenticatedError, PermissionDeniedError) as error:
             findings.append(self._access_denied_finding("storage", error))
