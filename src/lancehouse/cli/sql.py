@@ -90,8 +90,8 @@ def _read_statements(text: str | None, file: TextIO | None) -> list[str] | None:
     """Return the statements that are given; None if the user is to type them."""
     if text is None and file is None and sys.stdin.isatty():
         return None
-    given = text if text is not None else (file or sys.stdin).read()
-    complete, rest = split_statements(given)
+    script = text if text is not None else (file or sys.stdin).read()
+    complete, rest = split_statements(script)
     statements = [*complete, *([rest.strip()] if rest else [])]
     if not statements:
         raise click.UsageError("there is no statement")
