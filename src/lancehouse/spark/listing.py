@@ -55,16 +55,16 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
             tags.setdefault(version, []).append(tag)
     rows = [
         {
-            "version": each.version,
-            "timestamp": datetime.fromtimestamp(each.timestamp_ms / 1000, UTC),
-            "operation": each.operation,
-            "rows": each.rows,
-            "files": each.files,
-            "bytes": each.bytes,
-            "tags": tags.get(each.version, []),
-            "message": each.message,
+            "version": record.version,
+            "timestamp": datetime.fromtimestamp(record.timestamp_ms / 1000, UTC),
+            "operation": record.operation,
+            "rows": record.rows,
+            "files": record.files,
+            "bytes": record.bytes,
+            "tags": tags.get(record.version, []),
+            "message": record.message,
         }
-        for each in version_records.read_versions(table, sorted(manifests, reverse=True))
+        for record in version_records.read_versions(table, sorted(manifests, reverse=True))
     ]
     return spark.createDataFrame(pa.Table.from_pylist(rows, HISTORY), to_struct(to_spark_rows(HISTORY).struct))
 

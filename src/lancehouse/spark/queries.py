@@ -63,7 +63,8 @@ SMALL_BYTES = 8 * 2**20
 ODD_SETTINGS = ("parser.quotedRegexColumnNames", "legacy.typeCoercion.datetimeToString.enabled")
 """Settings that give names or comparisons another meaning."""
 MOST_KEYS = 10_000
-"""Number of keys of a table that are given to the scan of another which it joins."""
+"""Number of keys of a table that are given to the scan of another which it joins, as IN. Lance takes 20,000 terms of an
+IN, while 5,000 nested operators overflow its stack."""
 _OWN_NAMES = re.compile(r"(?:, )?(?:`[^`]+`\.)?`__lh_\w+`")
 """Columns beside those of a table, among the names that Spark proposes."""
 _PLACE = re.compile(r"; line \d+ pos \d+$")
@@ -135,17 +136,17 @@ class PlannedQuery:
         self._searches = {
             use: prepare_search(self, self.query.searches[use.search]) for use in uses if use.search is not None
         }
-        self._found: dict[str, DataFrame] = {}
+        self._search_results: dict[str, DataFrame] = {}
         """Results of searches, by the names that stand for these."""
-        self._given = {use: frame for use in uses if (frame := self._find_frame(use.parts)) is not None}
-        self._others = []
+        self._frame_uses = {use: frame for use in uses if (frame := self._find_frame(use.parts)) is not None}
+        self._spark_uses = []
         for use in uses:
-            if use in self._given and use.travel is not None:
+            if use in self._frame_uses and use.travel is not None:
                 raise InvalidInputError(f"{use.parts[0]} has no versions: only tables of a catalog have")
-            if use.search is not None or use in self._given:
+            if use.search is not None or use in self._frame_uses:
                 continue
             if (table := self._find(use)) is None:
-                self._others.append(use)
+                self._spark_uses.append(use)
             else:
                 self.tables[use] = table
         schemas = {use: table.schema for use, table in self.tables.items()}
@@ -163,12 +164,12 @@ class PlannedQuery:
         key = (use.parts, travel and (travel.version, travel.tag, travel.time, travel.parameter))
         if key not in self._versions:  # a table that is named twice is read at one version
             selector = self._selector(travel)
-            found = find_table(
+            table = find_table(
                 self.catalog,
                 use.parts,
                 lambda owner, levels: PinnedVersion.resolve(owner._address(levels), selector),
             )
-            self._versions[key] = None if found is None else _open(format_levels(found[1]), found[2])
+            self._versions[key] = None if table is None else _open(format_levels(table[1]), table[2])
         return self._versions[key]
 
     def _selector(self, travel: TimeTravel | None) -> VersionSelector:
@@ -206,12 +207,12 @@ class PlannedQuery:
 
     def run(self) -> DataFrame:
         """Return the result."""
-        frame = self._run_in_spark()
+        frame = self._run_in_spark()  # also where Arrow aggregates: it has the names and types of the columns
         whole = self.whole_aggregate()
         return frame if whole is None else self._aggregate(whole, frame)
 
     def _run_in_spark(self) -> DataFrame:
-        self._found = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
+        self._search_results = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
         try:
             return self._run_over(to_scan)
         except InvalidInputError:
@@ -227,9 +228,9 @@ class PlannedQuery:
             changes += replacements(self.query, scan.use, f"t{number}")
         for use in self._searches:
             name = search_name(use.search or 0)
-            frames[name] = self._found[name]
+            frames[name] = self._search_results[name]
             changes += replacements(self.query, use, name)
-        for number, (use, frame) in enumerate(self._given.items()):
+        for number, (use, frame) in enumerate(self._frame_uses.items()):
             frames[f"f{number}"] = frame
             changes += replacements(self.query, use, f"f{number}")
         return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.whole_text)
@@ -250,8 +251,8 @@ class PlannedQuery:
         for number, (version, scan, rows) in enumerate(zip(pinned, scans, links.rows, strict=True)):
             if rows is None:
                 # Whether keys are a valid filter need not be asked: with thousands of them Lance takes long to tell.
-                known = replace(scan, filter=links.filter(number, scan.filter), is_checked=True)
-                yield read_version(self._spark, version, known)
+                narrowed = replace(scan, filter=links.filter(number, scan.filter), is_checked=True)
+                yield read_version(self._spark, version, narrowed)
             else:
                 frame = to_local_frame(self._spark, rows)
                 yield frame if scan.limit is None else frame.limit(scan.limit)
@@ -279,7 +280,7 @@ class PlannedQuery:
         for use, search in self._searches.items():
             how = search.catalog.explain_search(search.table, **search.arguments)
             lines += [f"{use.parts[-1]} of {format_levels(search.table)} AS {use.alias}:", *_indent(how)]
-        others = sorted({format_levels(use.parts) for use in self._others})
+        others = sorted({format_levels(use.parts) for use in self._spark_uses})
         if others:
             lines.append(f"of Spark: {', '.join(others)}")
         whole = self.whole_aggregate()
@@ -385,9 +386,9 @@ class _KeyLinks:
                 values = rows.column(column)
                 if values.type != keys.type:
                     values, keys = values.cast(pa.int64()), keys.cast(pa.int64())
-                left = rows.filter(pc.is_in(values, value_set=keys))
-                changed = changed or left.num_rows < rows.num_rows
-                self.rows[place] = left
+                joined = rows.filter(pc.is_in(values, value_set=keys))
+                changed = changed or joined.num_rows < rows.num_rows
+                self.rows[place] = joined
             if not changed:
                 return
 
@@ -401,8 +402,8 @@ class _KeyLinks:
             keys = pc.unique(others.column(other_column)).drop_null()
             if len(keys) > MOST_KEYS:
                 continue
-            wanted = is_one_of(self._plans[place].schema.field(column), keys.to_pylist())
-            conditions += [] if wanted is None else [wanted.sql]
+            has_key = is_one_of(self._plans[place].schema.field(column), keys.to_pylist())
+            conditions += [] if has_key is None else [has_key.sql]
         if not conditions:
             return condition
         return " AND ".join(conditions if condition is None else [f"({condition})", *conditions])
@@ -543,7 +544,7 @@ def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
 
 @contextmanager
 def limit_nesting() -> Iterator[None]:
-    """Refuse a statement that is nested too deeply for Python or for Spark's parser.
+    """Refuse a statement that is nested too deeply for sqlglot, at some 100 parentheses, or for Spark's parser.
 
     Raises:
         InvalidInputError: it is.
@@ -588,8 +589,8 @@ def to_scan(plan: ScanPlan) -> Scan:
 
 def _open(name: str, pinned: PinnedVersion) -> FoundTable:
     _, dataset = pinned.open()
-    shown = [column for column in dataset.schema if not column.name.startswith(COMPANION)]
-    return FoundTable(name, pinned, pa.schema(shown), int(dataset.count_rows()))
+    columns = [column for column in dataset.schema if not column.name.startswith(COMPANION)]
+    return FoundTable(name, pinned, pa.schema(columns), int(dataset.count_rows()))
 
 
 def _indent(text: str) -> list[str]:

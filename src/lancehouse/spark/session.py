@@ -139,11 +139,11 @@ def default_driver_bytes() -> int:
 def to_local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Return a DataFrame of rows that are in the memory of this process, in their order."""
     converter = to_spark_rows(rows.schema)
-    found = rows.combine_chunks().to_batches()
-    if not found:  # Spark cannot convert columns without any chunk
-        found = [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in rows.schema], schema=rows.schema)]
-    batches = map(converter.convert_batch, found)
-    return spark.createDataFrame(pa.Table.from_batches(batches, converter.schema), to_struct(converter.struct))
+    batches = rows.combine_chunks().to_batches()
+    if not batches:  # Spark cannot convert columns without any chunk
+        batches = [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in rows.schema], schema=rows.schema)]
+    table = pa.Table.from_batches(map(converter.convert_batch, batches), converter.schema)
+    return spark.createDataFrame(table, to_struct(converter.struct))
 
 
 def to_struct(json: Mapping[str, Any]) -> StructType:
