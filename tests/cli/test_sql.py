@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,7 +45,8 @@ class Names:
     def schema(self, table: str) -> pa.Schema:
         if table != "main.ml.docs":
             raise TableNotFoundError(table)
-        return pa.schema([pa.field("id", pa.int64()), pa.field("title", pa.string())])
+        columns: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("title", pa.string())]
+        return pa.schema(columns)
 
 
 def test_names_below_the_current_namespace_are_completed() -> None:
