@@ -38,7 +38,7 @@ with_policies = with_config("The server's file, which has the policies of wareho
 def maintenance() -> None:
     """Set how tables are maintained; see what is done.
 
-    Nothing is, until maintenance.enabled is true for a table, a namespace above it, or its warehouse.
+    A table is maintained if maintenance.enabled is true for it, for a namespace above it, or for its warehouse.
     """
 
 

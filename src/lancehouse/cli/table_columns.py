@@ -122,7 +122,7 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
     show_default=True,
     help="End, set the row to null, or leave it as it is.",
 )
-@click.option("--allow-changed", is_flag=True, help="Take a function whose code has changed, but not its version.")
+@click.option("--allow-changed", is_flag=True, help="Accept a function whose code has changed, but not its version.")
 @with_optimize
 @with_allow
 @with_modules
@@ -142,8 +142,8 @@ def backfill(
 ) -> None:
     """Fill computed columns of the table ID.
 
-    Rows that nobody has filled, that another version of the function made, or whose inputs changed since. After a
-    failure the same command goes on.
+    This fills rows without a value, rows that another version of the function filled, and rows whose inputs have
+    changed since. After a failure, the same command continues.
     """
     check_table(work, table)
     _find_modules_in(modules)
@@ -180,7 +180,7 @@ def refresh(
 ) -> None:
     """Bring the materialized view ID up to date.
 
-    What came of rows of its source that are new, changed or deleted since the last time is made again, in one commit.
+    One commit brings in what was inserted, changed or deleted in its source since the last refresh.
     """
     check_table(work, table)
     _find_modules_in(modules)

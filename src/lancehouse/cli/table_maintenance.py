@@ -282,7 +282,7 @@ def remove_orphans(
 ) -> None:
     """Remove files of failed jobs that no version refers to.
 
-    Such are data, indices and temporary files of writers that died, and notes of jobs that nobody has resumed.
+    These are data, indices and temporary files of writers that died, and records of jobs that nobody has resumed.
     """
     from lancehouse.jobs.orphans import LEAST_AGE
 
