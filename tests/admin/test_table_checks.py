@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -13,9 +14,18 @@ from typing import Any
 import lance
 import pytest
 
+from lancehouse.admin import table_checks
 from lancehouse.admin.checked_catalog import Shell
-from lancehouse.admin.table_checks import FindingKind, TableChecker, format_column_difference
+from lancehouse.admin.table_checks import (
+    FindingKind,
+    TableChecker,
+    find_expired_credentials,
+    format_column_difference,
+    time_left,
+)
 from lancehouse.clients.inspection import InspectedTable, Inspector
+from lancehouse.credentials import EXPIRES
+from lancehouse.lake.dataset_files import StagedManifest, list_staged_manifests
 from tests.cli.commands import TWO_ROWS
 
 
@@ -92,6 +102,46 @@ def leave_manifest(place: Path, name: str) -> str:
     long_ago = time.time() - 30 * 86400
     os.utime(file, (long_ago, long_ago))
     return f"_versions/{file.name}"
+
+
+def test_young_manifests_are_listed_again_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two", "three"):
+        os.utime(place / leave_manifest(place, name))
+    listings: list[object] = []
+
+    def list_manifests(*arguments: Any) -> list[StagedManifest]:
+        listings.append(arguments)
+        return list_staged_manifests(*arguments)
+
+    monkeypatch.setattr(table_checks, "list_staged_manifests", list_manifests)
+    _, [finding] = ward(managed_table(place, 2)).examine()
+    assert finding.what.startswith("3 manifests in staging")
+    assert len(listings) == 2
+
+
+@pytest.mark.parametrize(
+    ("expires_ms", "words"),
+    [
+        ("0", ["the credentials for its storage ended"]),
+        (str(2**63 - 1), []),
+        ("9" * 40, []),
+        ("", []),
+        ("never", []),
+    ],
+)
+def test_credentials_may_end_at_no_date(place: Path, expires_ms: str, words: list[str]) -> None:
+    findings = find_expired_credentials(ward(managed_table(place, 2)), {EXPIRES: expires_ms})
+    assert [finding.what[: len("the credentials for its storage ended")] for finding in findings] == words
+
+
+@pytest.mark.parametrize("at_s", [1e30, math.inf, math.nan, 1e12])
+def test_a_time_that_is_no_date_is_not_soon(at_s: float) -> None:
+    assert time_left(at_s) is None
+
+
+def test_how_long_it_is_until_a_time() -> None:
+    assert time_left(-1e30) == pytest.approx(timedelta(seconds=-time.time()), abs=timedelta(minutes=1))
+    assert time_left(time.time() + 60) == pytest.approx(timedelta(seconds=60), abs=timedelta(seconds=30))
 
 
 def test_what_the_catalog_accepted_meanwhile_stays(place: Path) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from lance_namespace.errors import InvalidInputError, TableNotFoundError
 
 from lancehouse.cli.main import main
-from lancehouse.cli.sql import number_duplicates, split_statements
+from lancehouse.cli.sql import list_names, number_duplicates, split_statements
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,33 @@ from lancehouse.cli.sql import number_duplicates, split_statements
 )
 def test_statements_end_with_semicolons_outside_of_texts(text: str, statements: list[str], rest: str) -> None:
     assert split_statements(text) == (statements, rest)
+
+
+class Names:
+    """A catalog of three levels, which cannot list the tables of its warehouse, nor read one table."""
+
+    def __init__(self, *namespace: str) -> None:
+        self.current_namespace = namespace
+
+    def namespaces(self, parent: tuple[str, ...]) -> list[str]:
+        return ["main.ml", "main.`a.b`"] if parent == ("main",) else []
+
+    def tables(self, namespace: tuple[str, ...]) -> list[str]:
+        if namespace != ("main", "ml"):
+            raise InvalidInputError("a namespace id is [warehouse, namespace...]")
+        return ["main.ml.docs", "main.ml.declared"]
+
+    def schema(self, table: str) -> pa.Schema:
+        if table != "main.ml.docs":
+            raise TableNotFoundError(table)
+        columns: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("title", pa.string())]
+        return pa.schema(columns)
+
+
+def test_names_below_the_current_namespace_are_completed() -> None:
+    assert list_names(Names("main", "ml")) == ["declared", "docs", "id", "title"]  # type: ignore[arg-type]
+    assert list_names(Names("main")) == ["`a.b`", "ml"]  # type: ignore[arg-type]
+    assert list_names(Names()) == []  # type: ignore[arg-type]
 
 
 def test_columns_of_the_same_name_are_numbered() -> None:

@@ -31,3 +31,12 @@ def test_undrop(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     place.run_json("table", "drop", table, "--purge", "--yes")
     assert not Path(where, "_versions").exists()
     assert "there is no dropped table" in error_text(place.run("table", "undrop", table))
+
+
+def test_a_table_that_is_restored_while_it_is_dropped(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_configured("served", request, tmp_path)
+    table = place.write()
+    monkeypatch.setattr("lancehouse.cli.table._find_dropped", lambda *_: [])
+    assert place.run_json("table", "drop", table, "--yes")["dropped"] == table

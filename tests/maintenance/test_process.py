@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from lance_namespace.errors import InvalidInputError, PermissionDeniedError, Tab
 
 from lancehouse.catalog import maintenance as catalog_maintenance
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
+from lancehouse.maintenance import process
 from lancehouse.store import maintenance as rows
 from tests.maintenance.places import QUICK, Place, open_place
 from tests.servers.lancehouse import PROGRAM, start_lancehouse
@@ -71,6 +74,49 @@ def test_a_worker_that_is_killed(tmp_path: Path, config: Path, monkeypatch: pyte
 
 
 place_clock = rows.read_clock
+
+
+class Process:
+    """A child process that ends when it is asked to, or at once."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.ended = threading.Event()
+        if ends:
+            self.ended.set()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.ended.wait(timeout)
+        return 0
+
+    def poll(self) -> int | None:
+        return 0 if self.ended.is_set() else None
+
+    terminate = kill = lambda self: self.ended.set()
+
+
+def test_no_child_is_left_that_starts_while_the_server_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "RESTART_S", 0.0)
+    second, is_starting, may_start = Process(ends=False), threading.Event(), threading.Event()
+    processes: Iterator[Process | OSError] = iter([Process(ends=True), OSError("no memory"), second])
+
+    def spawn(_: object) -> Process:
+        child = next(processes)
+        if isinstance(child, OSError):
+            raise child
+        if child is second:
+            is_starting.set()
+            may_start.wait(PATIENCE_S)
+        return child
+
+    monkeypatch.setattr(process._Child, "_spawn", spawn)
+    children = process._Child(b"")
+    assert is_starting.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(children.stop, PATIENCE_S)
+        time.sleep(0.2)
+        may_start.set()
+        stopping.result(PATIENCE_S)
+    assert second.ended.is_set()
 
 
 @pytest.mark.engines

@@ -16,7 +16,7 @@ from tests.servers.lancehouse import start_lancehouse
 
 def test_a_large_table(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "LOCAL_BYTES", 1)
-    monkeypatch.setattr("lancehouse.spark.session.start_session", lambda _: spark)
+    monkeypatch.setattr("lancehouse.spark.session.start_session", lambda *_: spark)
     policy = {**QUICK, "maintenance.cleanup": "false"}
     with (
         start_lancehouse(tmp_path, warehouses={"main": tmp_path / "main"}) as served,

@@ -33,7 +33,7 @@ from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark import LanceCatalog, queries
 from lancehouse.spark.engine import run_in_tasks
 from lancehouse.spark.query_text import QueryText, search_name
-from lancehouse.spark.session import default_driver_bytes, to_struct
+from lancehouse.spark.session import default_driver_bytes, name_normalizer, to_struct
 from lancehouse.spark.table_reader import read_small_version
 from tests.clients.managed import managed_by_lancehouse
 from tests.servers.lancehouse import Served
@@ -292,6 +292,28 @@ def test_aggregates_have_the_names_and_types_of_spark(house: LanceCatalog) -> No
         assert rows(found) == rows(expected), text
     house.spark.catalog.dropTempView("plain")
     assert theirs is not house.spark
+
+
+def test_names_in_double_quotes(spark: SparkSession, tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"a": ["x", "b"], "b": ["x", "y"], "n": [1, 2]}), tmp_path / "t.lance")
+    session = spark.newSession()
+    catalog = LanceCatalog(session, "dir", {"root": str(tmp_path)})
+    text = 'SELECT n FROM t WHERE a = "b"'
+    assert [row.n for row in catalog.sql(text).collect()] == [2], "a text"
+    session.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "TRUE")
+    assert [row.n for row in catalog.sql(text).collect()] == [1], "a column, as Spark's rules are those of ANSI"
+    assert queries.PlannedQuery(catalog, "SELECT sum(n) FROM t").whole_aggregate() is None
+
+
+def test_settings_that_nobody_has_set(spark: SparkSession) -> None:
+    session = spark.newSession()
+    settings = queries.read_settings(session)
+    assert (settings.is_ansi, settings.is_case_sensitive, settings.is_odd) == (True, False, False)
+    session.conf.set("spark.sql.caseSensitive", "TRUE")
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    settings = queries.read_settings(session)
+    assert (settings.is_ansi, settings.is_case_sensitive) == (False, True)
+    assert name_normalizer(session)("Name") == "Name"
 
 
 def test_explain(house: LanceCatalog) -> None:

@@ -115,6 +115,7 @@ def test_a_cell_of_sql(notebook: Any, cat: LanceCatalog) -> None:
         ("--what", "SELECT 1", "--what is not known"),
         ("few", "SELECT 1", "few is no LanceCatalog"),
         ("-n x", "SELECT 1", "%%lance"),
+        ("'cat", "SELECT 1", "'cat is not known"),
     ]:
         with pytest.raises(UsageError, match=message):
             notebook.run_cell_magic("lance", line, cell)

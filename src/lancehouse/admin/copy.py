@@ -220,11 +220,11 @@ class Copier:
         ):
             return replace(step, action=Action.SKIP, why="has no data")
         target_table = self.target.find_table(table)
-        planned = self._plan_copy(step, target_table) if self.with_data else self._plan_entry(step, target_table)
-        if planned.action is Action.CONFLICT and self.replaces and isinstance(target_table, InspectedTable):
+        planned_step = self._plan_copy(step, target_table) if self.with_data else self._plan_entry(step, target_table)
+        if planned_step.action is Action.CONFLICT and self.replaces and isinstance(target_table, InspectedTable):
             why = f"instead of the one at {target_table.location}, which stays"
-            return replace(planned, action=step.action, replaces=True, why=why)
-        return planned
+            return replace(planned_step, action=step.action, replaces=True, why=why)
+        return planned_step
 
     def _target_location(self, table: Id, location: str) -> str:
         if not self.with_data:
@@ -361,16 +361,16 @@ class Copier:
         # copy and resumes it.
         record = self._copy_record(place)
         record.record(SOURCE, step.location)
-        copied = data(self.source.full_id(step.table), table)
+        copy_plan = data(self.source.full_id(step.table), table)
         stored = find_latest_version(TableRef(place.location, place.storage_options))
-        if stored != copied.version:
+        if stored != copy_plan.version:
             raise InvalidTableStateError(
-                f"the copy of {step.name} at {place.location} is at version {stored}, not {copied.version}: somebody "
-                "else writes there"
+                f"the copy of {step.name} at {place.location} is at version {stored}, not {copy_plan.version}: "
+                "somebody else writes there"
             )
         self._manage_copy(step, table)
         record.clear()
-        return replace(_with_copy_plan(step, copied), action=Action.DONE, target=place.location)
+        return replace(_with_copy_plan(step, copy_plan), action=Action.DONE, target=place.location)
 
     def _declare(self, step: CopyStep) -> None:
         """Create an entry without data; storage manages its versions until the data is copied.

@@ -7,7 +7,6 @@ import binascii
 import json
 import logging
 import shlex
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -26,7 +25,6 @@ from lance_namespace.errors import (
 from lancehouse.admin.checked_catalog import CheckedCatalog
 from lancehouse.admin.table_checks import (
     ADOPT,
-    SOON,
     DoctorReport,
     Finding,
     FindingKind,
@@ -34,6 +32,7 @@ from lancehouse.admin.table_checks import (
     TableChecker,
     format_age,
     sort_findings,
+    time_left,
 )
 from lancehouse.catalog_walk import Id, walk_namespaces
 from lancehouse.clients.inspection import ForeignTable, InspectedTable, inspector_for
@@ -380,15 +379,15 @@ class Doctor:
     def _check_own_token(self) -> None:
         """Add a finding if the client's token has expired or will soon, which only a JWT tells."""
         expires_at = token_expires_at(self.catalog.target.properties.get(TOKEN, ""))
-        if expires_at is None:
+        left = None if expires_at is None else time_left(expires_at)
+        if left is None:
             return
-        left = timedelta(seconds=expires_at - time.time())
         command = self.catalog.shell.command("doctor")
         advice = f"get a new one, set {TOKEN} of the catalog to it, and look again"
         if left < timedelta(0):
             what = f"the token of this catalog ended {format_age(-left)} ago: {advice}"
             self._findings.append(Finding(FindingKind.CREDENTIALS, Severity.ERROR, "", what, command))
-        elif left < SOON:
+        else:
             what = f"the token of this catalog ends in {format_age(left)}: {advice}"
             self._findings.append(Finding(FindingKind.CREDENTIALS, Severity.WARNING, "", what, command))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -91,12 +92,12 @@ class DoctorReport:
     @property
     def needs_action(self) -> bool:
         """Whether any finding needs action."""
-        return any(each.needs_action for each in self.findings)
+        return any(finding.needs_action for finding in self.findings)
 
     @property
     def fixable(self) -> list[Finding]:
         """Findings that have a fix and are not fixed yet."""
-        return [each for each in self.findings if each.fix is not None and not each.is_fixed]
+        return [finding for finding in self.findings if finding.fix is not None and not finding.is_fixed]
 
 
 ORDER = list(Severity)
@@ -104,10 +105,13 @@ ORDER = list(Severity)
 
 def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings by severity, the worst first, then by table."""
-    return sorted(findings, key=lambda each: (ORDER.index(each.severity), each.about, each.kind, each.what))
+    return sorted(
+        findings, key=lambda finding: (ORDER.index(finding.severity), finding.about, finding.kind, finding.what)
+    )
 
 
 SOON = timedelta(minutes=10)
+"""Credentials that end within this time are reported."""
 ADOPT = "lancehouse db adopt"
 """Typed where the database of the catalog server is."""
 MAX_NAMES = 5
@@ -157,7 +161,7 @@ class TableChecker:
                 for finding in self._find_problems(inspected):
                     findings.append(finding)  # one by one, to keep the findings before an error
                 # Files of a version whose manifest is lost look like orphans, but are all that is left of it.
-                if not {FindingKind.VERSIONS, FindingKind.UNFINISHED} & {each.kind for each in findings}:
+                if not {FindingKind.VERSIONS, FindingKind.UNFINISHED} & {finding.kind for finding in findings}:
                     findings += self._find_orphans(inspected)
         except (UnauthenticatedError, PermissionDeniedError) as error:
             findings.append(self._access_denied_finding("storage", error))
@@ -309,7 +313,11 @@ class TableChecker:
         unaccepted = [file for file in files if file.file not in inspected.accepted_manifests]
         until = datetime.now(UTC) - self.older_than
         old = [file for file in unaccepted if file.modified is not None and file.modified < until]
-        if young := [file for file in unaccepted if file not in old and file.file in _staged_paths(place, names)]:
+        young = [file for file in unaccepted if file not in old]
+        if young:  # a writer may have committed since: what is left of them now is listed again, once
+            staged = {file.file for file in list_staged_manifests(place, names)}
+            young = [file for file in young if file.file in staged]
+        if young:
             what = f"{_format_manifest_count(young)} in staging: a writer may be about to commit"
             yield self.finding(FindingKind.STAGED, Severity.NOTE, what, "doctor", self.name, "--older-than", "1h")
         if old:
@@ -367,12 +375,19 @@ class TableChecker:
         )
 
 
+def time_left(at_s: float) -> timedelta | None:
+    """Return how long it is until a time, in seconds since 1970, negative if it is over; None if more than `SOON`."""
+    # Compared as numbers: what never ends may be said to end at the largest integer, which is no date.
+    left_s = max(at_s, 0.0) - time.time()
+    return timedelta(seconds=left_s) if left_s < SOON.total_seconds() else None
+
+
 def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding if the credentials for a table's storage have expired, or will soon."""
-    at = options.get(EXPIRES, "")
-    if not at.isdecimal():
+    expires_ms = options.get(EXPIRES, "")
+    left = time_left(int(expires_ms) / 1000) if expires_ms.isdecimal() else None
+    if left is None:
         return
-    left = datetime.fromtimestamp(int(at) / 1000, UTC) - datetime.now(UTC)
     describe = ("table", "describe", checker.name)
     if left < timedelta(0):
         what = (
@@ -380,7 +395,7 @@ def find_expired_credentials(checker: TableChecker, options: Mapping[str, str]) 
             "the server or the catalog's properties are stale"
         )
         yield checker.finding(FindingKind.CREDENTIALS, Severity.ERROR, what, *describe)
-    elif left < SOON:
+    else:
         what = f"the credentials for its storage end in {format_age(left)}"
         yield checker.finding(FindingKind.CREDENTIALS, Severity.WARNING, what, *describe)
 
@@ -396,10 +411,6 @@ def format_column_difference(recorded: Mapping[str, str], actual: Mapping[str, s
         f"{what} {', '.join(names[:MAX_NAMES])}{' …' * (len(names) > MAX_NAMES)}" for what, names in parts if names
     ]
     return "; ".join(words) or "another order of columns"
-
-
-def _staged_paths(place: TableRef, names: list[str]) -> set[str]:
-    return {file.file for file in list_staged_manifests(place, names)}
 
 
 def _format_manifest_count(files: list[StagedManifest]) -> str:

@@ -68,13 +68,13 @@ def audit(
     with requires_extra("server"):
         from lancehouse.catalog.audit import AuditFilter, to_json
     app: CliContext = ctx.obj
-    wanted = AuditFilter(warehouse, tuple(namespace) or None, name, principal, action, since or 0, until)
+    audit_filter = AuditFilter(warehouse, tuple(namespace) or None, name, principal, action, since or 0, until)
     with open_database(db) as database:
         if json_lines:
-            for row in _read(database, wanted, None):
+            for row in _read(database, audit_filter, None):
                 click.echo(json.dumps(to_json(row), ensure_ascii=False))
             return
-        rows = [_to_output(to_json(row)) for row in _read(database, wanted, limit)]
+        rows = [_to_output(to_json(row)) for row in _read(database, audit_filter, limit)]
     app.output.table(CHANGES, rows, {"count": len(rows)}, format_count(len(rows), "change"), name="changes")
 
 
@@ -100,14 +100,14 @@ def prune(app: CliContext, db: str | None, before: int, yes: bool) -> None:
     app.output.record({"before": f"{moment:%Y-%m}", "deleted": deleted})
 
 
-def _read(database: Database, wanted: AuditFilter, limit: int | None) -> Iterator[AuditRow]:
+def _read(database: Database, audit_filter: AuditFilter, limit: int | None) -> Iterator[AuditRow]:
     """Yield changes, newest first, page by page. Who may read the database may read all of it."""
     from lancehouse.catalog.audit import Audit
     from lancehouse.catalog.callers import ANYBODY, Caller
 
     before, left = None, limit
     while left is None or left > 0:
-        rows, before = Audit(database).list(Caller(ANYBODY), wanted, before, min(PAGE, left or PAGE))
+        rows, before = Audit(database).list(Caller(ANYBODY), audit_filter, before, min(PAGE, left or PAGE))
         yield from rows
         left = None if left is None else left - len(rows)
         if before is None:

@@ -61,7 +61,7 @@ def _to_python(column: Any, field: Any) -> Sequence[Any]:
         values: Sequence[Any] = column.to_pylist()
     except (ValueError, OverflowError):  # Python's `datetime` has no nanoseconds and no year 10,000
         return [
-            each["text"] if isinstance(each, dict) else each for each in format_cells(column, value_kind(field), WHOLE)
+            cell["text"] if isinstance(cell, dict) else cell for cell in format_cells(column, value_kind(field), WHOLE)
         ]
     return values
 
@@ -73,9 +73,9 @@ def _to_json(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case list() | tuple():
-            return [_to_json(each) for each in value]
+            return [_to_json(item) for item in value]
         case dict():
-            return {str(key): _to_json(each) for key, each in value.items()}
+            return {str(key): _to_json(item) for key, item in value.items()}
         case None | bool() | int() | str():
             return value
     return _to_json(value.item()) if hasattr(value, "item") else str(value)

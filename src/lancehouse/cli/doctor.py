@@ -82,9 +82,9 @@ def doctor(
     if is_table and (roots or namespace != client.target.parent):
         raise click.UsageError("give the ID of a table, or --namespace NS, or neither; --root goes with the last two")
     with app.output.progress("checking") as progress:
-        visit = Doctor(client, roots, older_than, not skip_files, progress.count)
+        checker = Doctor(client, roots, older_than, not skip_files, progress.count)
         with _explain_short_ids(client, table if is_table else namespace, is_table=is_table):
-            report = visit.examine_table(table) if is_table else visit.examine_namespace(namespace)
+            report = checker.examine_table(table) if is_table else checker.examine_namespace(namespace)
     if fix and report.fixable:
         report = _confirm_and_repair(app, client, report, yes=yes)
     show_report(app, report)

@@ -66,8 +66,8 @@ class LazyGroup(click.Group):
 
     def __init__(self, *arguments: Any, lazy: Sequence[LazyCommand] = (), **named: Any) -> None:
         super().__init__(*arguments, **named)
-        for each in lazy:
-            self.add_command(each)
+        for command in lazy:
+            self.add_command(command)
 
     def load(self, name: str) -> click.Command:
         """Return a command of this group, imported if necessary, with the global options."""
@@ -87,19 +87,18 @@ class LazyGroup(click.Group):
         raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
 
     def _similar_commands(self, ctx: click.Context, name: str) -> list[str]:
-        same = [each for each in OTHER_WORDS.get(name.lower(), ()) if each in self.commands]
+        synonyms = [synonym for synonym in OTHER_WORDS.get(name.lower(), ()) if synonym in self.commands]
         close = find_close(name, self.commands, 0.7)
-        return [f"{ctx.command_path} {each}" for each in same or ([close] if close else [])]
+        return [f"{ctx.command_path} {command}" for command in synonyms or ([close] if close else [])]
 
     def _subcommands_named(self, ctx: click.Context, name: str) -> list[str]:
         """Return the subcommands of this name in the groups below."""
         groups = [
-            each for each, command in self.commands.items() if isinstance(command, LazyCommand) and command.is_group
+            self.load(group) for group, lazy in self.commands.items() if isinstance(lazy, LazyCommand) and lazy.is_group
         ]
-        loaded = {each: self.load(each) for each in groups}
         return [
-            f"{ctx.command_path} {each} {name}"
-            for each, group in loaded.items()
+            f"{ctx.command_path} {group.name} {name}"
+            for group in groups
             if isinstance(group, click.Group) and name in group.commands
         ]
 

@@ -38,7 +38,7 @@ with_policies = with_config("The server's file, which has the policies of wareho
 def maintenance() -> None:
     """Set how tables are maintained; see what is done.
 
-    Nothing is, until maintenance.enabled is true for a table, a namespace above it, or its warehouse.
+    A table is maintained if maintenance.enabled is true for it, for a namespace above it, or for its warehouse.
     """
 
 
@@ -181,8 +181,8 @@ def open_maintenance(db: str | None) -> Iterator[Maintenance]:
         from lancehouse.store.repository import list_warehouses
 
     with open_database(db) as database:
-        known = database.read(list_warehouses)
-        yield Maintenance(database, [Warehouse(row.id, row.name, row.location) for row in known])
+        warehouses = database.read(list_warehouses)
+        yield Maintenance(database, [Warehouse(row.id, row.name, row.location) for row in warehouses])
 
 
 @maintenance.command()
@@ -195,24 +195,24 @@ def status(app: CliContext, limit: int, db: str | None) -> None:
     from lancehouse.identifiers import format_levels
 
     with open_maintenance(db) as service:
-        now = service.status(limit)
+        summary = service.status(limit)
     rows = [
         {
             "table": format_levels((table.backend, *table.levels)),
-            "state": table.state(now.now_ms),
-            "due": "" if table.due_ms is None else format_time(table.due_ms or now.now_ms),
+            "state": table.state(summary.now_ms),
+            "due": "" if table.due_ms is None else format_time(table.due_ms or summary.now_ms),
             "why": table.why,
             "worker": table.worker,
             "failures": table.failures,
             "error": table.error,
         }
-        for table in now.tables
+        for table in summary.tables
     ]
     runs = [
         {**asdict(run), "table": format_levels((backend, *levels)), "ended": format_time(run.ended_ms)}
-        for backend, levels, run in now.runs
+        for backend, levels, run in summary.runs
     ]
-    counts = dict(now.counts)
+    counts = dict(summary.counts)
     words = ", ".join(f"{counts[state]} {state}" for state in ("known", "due", "running", "failing"))
     app.output.table(TABLES, rows, {"counts": counts, "runs": runs}, f"Tables: {words}", name="tables")
     if app.kind != "json":
@@ -236,5 +236,5 @@ def run(app: CliContext, name: tuple[str, ...], operations: tuple[str, ...], db:
         from lancehouse.catalog.callers import ANYBODY, Caller
         from lancehouse.identifiers import format_levels
 
-        chosen = service.request(Caller(ANYBODY), name[0], name[1:], operations)
-    app.output.record({"table": format_levels(name), "operations": list(chosen)})
+        queued = service.request(Caller(ANYBODY), name[0], name[1:], operations)
+    app.output.record({"table": format_levels(name), "operations": list(queued)})

@@ -92,10 +92,10 @@ def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None
     """Parse how long something lasts, and return when it ends, in milliseconds since 1970."""
     if value is None:
         return None
-    found = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", value.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", value.strip(), re.ASCII)
+    if match is None:
         raise click.BadParameter("it is a number of minutes, hours or days, such as 30d", ctx, param)
-    return int((time.time() + int(found[1]) * UNITS[found[2]]) * 1000)
+    return int((time.time() + int(match[1]) * UNITS[match[2]]) * 1000)
 
 
 def with_principals(command: Command) -> Command:
@@ -149,8 +149,8 @@ def connect_server(ctx: click.Context, server: str) -> RemotePrincipals:
 
     if "://" in server:
         variables = {"auth_token": "LANCEHOUSE_TOKEN", "credential": "LANCEHOUSE_CREDENTIAL"}
-        known = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
-        properties = {"endpoint": server, **known}
+        credentials = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        properties = {"endpoint": server, **credentials}
     else:
         app: CliContext = ctx.obj
         properties = dict(app.config.catalog(server).properties)
@@ -316,8 +316,8 @@ def create_token(app: CliContext, name: str, label: str, expires: int | None, pr
     It is valid until it expires, or is deleted, or the principal's secret is rotated.
     """
     token_text = principals.create_token(name, label, expires)
-    shown = {"name": name, "label": label, "token": token_text}
-    app.output.record({**shown, **({"expires": format_time(expires)} if expires else {})})
+    record = {"name": name, "label": label, "token": token_text}
+    app.output.record({**record, **({"expires": format_time(expires)} if expires else {})})
 
 
 @token.command("list")
@@ -328,11 +328,11 @@ def list_tokens(app: CliContext, name: str, principals: Principals) -> None:
     """List a principal's tokens: their labels, and when they expire."""
     rows = [
         {
-            "label": each.label,
-            "created": format_time(each.created_ms),
-            "expires": format_time(each.expires_ms) if each.expires_ms else "",
+            "label": token_record.label,
+            "created": format_time(token_record.created_ms),
+            "expires": format_time(token_record.expires_ms) if token_record.expires_ms else "",
         }
-        for each in principals.list_tokens(name)
+        for token_record in principals.list_tokens(name)
     ]
     app.output.table(TOKENS, rows, {"name": name, "count": len(rows)}, format_count(len(rows), "token"))
 
@@ -438,16 +438,16 @@ def who_can(app: CliContext, id: tuple[str, ...], is_namespace: bool, principals
     """
     warehouse, *levels = id
     table = None if is_namespace or not levels else levels.pop()
-    found = principals.who_can(warehouse, tuple(levels), table)
+    accesses = principals.who_can(warehouse, tuple(levels), table)
     rows = [
         {
-            "principal": each.principal or "",
-            "role": each.grant.role.name.lower(),
-            "granted_on": format_grant(each.grant),
-            "grant": grant_to_dict(each.grant),
-            "group": each.group or "",
+            "principal": access.principal or "",
+            "role": access.grant.role.name.lower(),
+            "granted_on": format_grant(access.grant),
+            "grant": grant_to_dict(access.grant),
+            "group": access.group or "",
         }
-        for each in found
+        for access in accesses
     ]
     app.output.table(ACCESS, rows, {"count": len(rows)}, format_count(len(rows), "grant"))
 

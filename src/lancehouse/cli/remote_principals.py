@@ -72,15 +72,15 @@ class RemotePrincipals:
 
     def create_many(self, new: Sequence[NewPrincipal], *, exist_ok: bool = False) -> list[CreatedPrincipal]:
         """Create principals, some of them at a time."""
-        made: list[CreatedPrincipal] = []
+        created: list[CreatedPrincipal] = []
         for first in range(0, len(new), AT_ONCE):
             part = new[first : first + AT_ONCE]
-            body = {"principals": [_new_to_json(each) for each in part], "exist-ok": exist_ok}
+            body = {"principals": [_new_to_json(principal) for principal in part], "exist-ok": exist_ok}
             answer = self._post("principals", body, "principals")
-            made += [
-                CreatedPrincipal(each["name"], _credential(each), each["created"]) for each in answer["principals"]
+            created += [
+                CreatedPrincipal(entry["name"], _credential(entry), entry["created"]) for entry in answer["principals"]
             ]
-        return made
+        return created
 
     def create(self, name: str, grants: Sequence[Grant] = (), *, external: bool = False) -> Credential | None:
         """Create a principal and return its credential, or None for an external one."""
@@ -90,14 +90,14 @@ class RemotePrincipals:
         """Return principals ordered by name."""
         return [
             Principal(
-                each["name"],
-                each.get("client-id") or (None if each["external"] else ""),
-                each["created-ms"],
-                _grants(each),
+                entry["name"],
+                entry.get("client-id") or (None if entry["external"] else ""),
+                entry["created-ms"],
+                _grants(entry),
                 "",
-                groups=tuple(each.get("groups", ())),
+                groups=tuple(entry.get("groups", ())),
             )
-            for each in self._list("principals")
+            for entry in self._list("principals")
         ]
 
     def rotate_secret(self, name: str) -> Credential:
@@ -145,8 +145,8 @@ class RemotePrincipals:
 
     def list_tokens(self, name: str) -> Sequence[IssuedToken]:
         """Return what is known of a principal's static tokens."""
-        found = self._rest.get(f"{_path('principals', name)}/tokens", Message, about=name).fields["tokens"]
-        return [IssuedToken(each["label"], each["created-ms"], each["expires-ms"]) for each in found]
+        tokens = self._rest.get(f"{_path('principals', name)}/tokens", Message, about=name).fields["tokens"]
+        return [IssuedToken(token["label"], token["created-ms"], token["expires-ms"]) for token in tokens]
 
     def delete_token(self, name: str, label: str) -> None:
         """Delete a static token."""
@@ -162,7 +162,7 @@ class RemotePrincipals:
 
     def list_groups(self) -> Sequence[Group]:
         """Return groups ordered by name."""
-        return [_group(each) for each in self._list("groups")]
+        return [_group(group) for group in self._list("groups")]
 
     def describe_group(self, name: str) -> Group:
         """Return a group with its members."""
@@ -180,8 +180,8 @@ class RemotePrincipals:
         """Return who has which role on a table or namespace."""
         place = {"warehouse": warehouse, "namespace": SEPARATOR.join(levels), "table": table}
         query = urlencode({key: value for key, value in place.items() if value})
-        found = self._rest.get("who-can", Message, about=warehouse, query=query).fields["access"]
-        return [Access(each["principal"], _grant(each["grant"]), each["group"]) for each in found]
+        entries = self._rest.get("who-can", Message, about=warehouse, query=query).fields["access"]
+        return [Access(entry["principal"], _grant(entry["grant"]), entry["group"]) for entry in entries]
 
 
 def _path(kind: str, name: str) -> str:

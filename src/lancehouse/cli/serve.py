@@ -213,12 +213,12 @@ def _plan_adoptions(app: CliContext, adoption: Adoption, names: tuple[str, ...])
     """Return plans for the warehouses that are named; by default for those that take no changes."""
     from lance_namespace.errors import InvalidInputError
 
-    known = {warehouse.name: warehouse for warehouse in adoption.warehouses}
+    warehouses = {warehouse.name: warehouse for warehouse in adoption.warehouses}
     for name in names:
-        if name not in known:
-            raise InvalidInputError(f"there is no warehouse {name}; the database has {', '.join(known)}")
+        if name not in warehouses:
+            raise InvalidInputError(f"there is no warehouse {name}; the database has {', '.join(warehouses)}")
     with app.output.progress("comparing tables with storage"):
-        plans = [adoption.plan(known[name]) for name in names or known]
+        plans = [adoption.plan(warehouses[name]) for name in names or warehouses]
     return [plan for plan in plans if names or plan.conflict is not None]
 
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -90,8 +90,8 @@ def _read_statements(text: str | None, file: TextIO | None) -> list[str] | None:
     """Return the statements that are given; None if the user is to type them."""
     if text is None and file is None and sys.stdin.isatty():
         return None
-    given = text if text is not None else (file or sys.stdin).read()
-    complete, rest = split_statements(given)
+    script = text if text is not None else (file or sys.stdin).read()
+    complete, rest = split_statements(script)
     statements = [*complete, *([rest.strip()] if rest else [])]
     if not statements:
         raise click.UsageError("there is no statement")
@@ -240,19 +240,25 @@ class CatalogWords:
 
     def list(self) -> list[str]:
         """Return the words."""
-        from lance_namespace.errors import LanceNamespaceError
-
         if self._names is None:
-            try:
-                self._names = list_names(self._catalog)
-            except LanceNamespaceError:  # the statement itself will tell
-                self._names = []
+            self._names = list_names(self._catalog)
         return [*self._keywords, *self._names]
 
 
 def list_names(catalog: LanceCatalog) -> list[str]:
-    """Return the names of namespaces, of the tables in the current one, and of their columns, as they are typed."""
-    here = catalog.current_namespace
-    tables = catalog.tables(here)[:MOST_TABLES]
-    columns = {name for table in tables for name in catalog.schema((*here, table)).names}
-    return sorted({*catalog.namespaces(here), *tables, *columns})
+    """Return the names of namespaces and tables in the current namespace, and of columns, as they are typed."""
+    from lance_namespace.errors import LanceNamespaceError
+
+    from lancehouse.identifiers import format_levels, parse_levels
+
+    here, names = catalog.current_namespace, set[str]()
+    namespaces, tables = list[str](), list[str]()
+    # Words are a help only: what cannot be listed, as the tables of a level that holds namespaces, is left out.
+    with suppress(LanceNamespaceError):
+        namespaces = catalog.namespaces(here)
+    with suppress(LanceNamespaceError):
+        tables = catalog.tables(here)
+    for table in tables[:MOST_TABLES]:
+        with suppress(LanceNamespaceError):
+            names.update(catalog.schema(table).names)
+    return sorted(names.union(format_levels(parse_levels(name)[-1:]) for name in (*namespaces, *tables)))

@@ -284,7 +284,7 @@ def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> Non
 @table.command()
 @with_table
 @with_yes
-@click.option("--purge", is_flag=True, help="Delete the data now, not after the time for `undrop`: an admin may.")
+@click.option("--purge", is_flag=True, help="Delete the data now instead of keeping it for `undrop`; needs an admin.")
 @with_client
 @click.pass_obj
 def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client) -> None:
@@ -306,7 +306,9 @@ def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client)
         with client.translate_errors(table):
             get_server(client.namespace).purge_table(table)
     elif keeps:
-        record["until"] = next(row.expires_at for row in _find_dropped(client, table[:-1]) if row.name == table[-1])
+        # The one dropped last comes first; there is none if somebody has restored or purged it meanwhile.
+        rows = [row for row in _find_dropped(client, table[:-1]) if (*row.namespace, row.name) == tuple(table[1:])]
+        record |= {"until": rows[0].expires_at} if rows else {}
     app.output.record(record)
 
 
@@ -338,8 +340,8 @@ def _get_location(client: Client, table: Levels) -> str:
 def undrop(ctx: click.Context, table: Levels, new: Levels | None, client: Client) -> None:
     """Restore the dropped table ID, as ID or as NEW.
 
-    Of several that were called so, the one dropped last. Only Lancehouse's own server keeps dropped tables, for the
-    retention of their warehouse; see `list --dropped`.
+    If several dropped tables had this name, the last one is restored. Only Lancehouse's own server keeps dropped
+    tables, for the retention of their warehouse; see `list --dropped`.
     """
     app: CliContext = ctx.obj
     target = None if not new else (*table[:-1], *new) if len(new) == 1 else (*get_catalog(ctx).parent, *new)
@@ -389,8 +391,8 @@ def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client)
 
     ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
 
-    Stop the table's writers before: one that has it open goes on as it was told when it opened it. As long as catalog
-    and storage disagree on the version nothing changes, and the error says what to do.
+    Stop the table's writers before: a writer that has the table open does not notice the change. As long as catalog and
+    storage disagree on the version nothing changes, and the error says what to do.
     """
     if adopt and by != IMPL:
         raise click.UsageError(f"--adopt goes with --by {IMPL}")

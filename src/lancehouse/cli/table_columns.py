@@ -82,9 +82,9 @@ def columns(table: tuple[str, ...], work: JobWork) -> None:
     from lancehouse.lake.dataset import TableRef
 
     rows = list_columns(TableRef.in_namespace(work.connect_client(), table)).to_pylist()
-    shown = [{**row, "inputs": ", ".join(row["inputs"])} for row in rows]
+    lines = [{**row, "inputs": ", ".join(row["inputs"])} for row in rows]
     name = work.format_id(table)
-    work.app.output.table(COLUMNS, shown, {"table": name}, f"{name}: {format_count(len(rows), 'computed column')}")
+    work.app.output.table(COLUMNS, lines, {"table": name}, f"{name}: {format_count(len(rows), 'computed column')}")
 
 
 @click.command()
@@ -100,12 +100,12 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
     from lancehouse.jobs import TableJobs
 
     jobs, name = TableJobs(work.connect_client()), work.format_id(table)
-    found = jobs.view_errors(table, keys) if column is None else jobs.column_errors(table, column, keys)
-    rows = found.to_pylist()
-    of_view = [each for each in ERRORS[1:] if column is not None or each.key != "state"]
-    shown = [ERRORS[0], *(OutputColumn(key, key) for key in keys), *of_view]
+    failures = jobs.view_errors(table, keys) if column is None else jobs.column_errors(table, column, keys)
+    rows = failures.to_pylist()
+    row_id, *details = (header for header in ERRORS if column is not None or header.key != "state")
+    headers = [row_id, *(OutputColumn(key, key) for key in keys), *details]
     words = f"{name}: {format_count(len(rows), 'row')} " + (f"without {column}" if column else "of its source left out")
-    work.app.output.table(shown, rows, {"table": name, "column": column}, words)
+    work.app.output.table(headers, rows, {"table": name, "column": column}, words)
 
 
 @click.command()
@@ -122,7 +122,7 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
     show_default=True,
     help="End, set the row to null, or leave it as it is.",
 )
-@click.option("--allow-changed", is_flag=True, help="Take a function whose code has changed, but not its version.")
+@click.option("--allow-changed", is_flag=True, help="Accept a function whose code has changed, but not its version.")
 @with_optimize
 @with_allow
 @with_modules
@@ -142,8 +142,8 @@ def backfill(
 ) -> None:
     """Fill computed columns of the table ID.
 
-    Rows that nobody has filled, that another version of the function made, or whose inputs changed since. After a
-    failure the same command goes on.
+    This fills rows without a value, rows that another version of the function filled, and rows whose inputs have
+    changed since. After a failure, the same command continues.
     """
     check_table(work, table)
     _find_modules_in(modules)
@@ -180,7 +180,7 @@ def refresh(
 ) -> None:
     """Bring the materialized view ID up to date.
 
-    What came of rows of its source that are new, changed or deleted since the last time is made again, in one commit.
+    One commit brings in what was inserted, changed or deleted in its source since the last refresh.
     """
     check_table(work, table)
     _find_modules_in(modules)
@@ -224,26 +224,26 @@ def lineage(app: CliContext, table: tuple[str, ...], client: Client) -> None:
     with client.translate_errors(table):
         rows = list_lineage(TableAddress(client.namespace, table)).to_pylist()
     name = client.format_id(table)
-    shown = rows if app.kind == "json" else list(_draw_tree(rows, format_levels(table)))
+    lines = rows if app.kind == "json" else list(_draw_tree(rows, format_levels(table)))
     words = f"{name}: {format_count(len(rows), 'definition')}"
-    app.output.table(LINEAGE, shown, {"table": name}, words, is_data=True)
+    app.output.table(LINEAGE, lines, {"table": name}, words, is_data=True)
 
 
 def _draw_tree(rows: Sequence[Mapping[str, Any]], name: str) -> Iterator[dict[str, str]]:
     """Yield a line for each table, with its computed columns, then its source, below it."""
-    depth, seen = 0, set[str]()
+    depth, drawn = 0, set[str]()
     while True:
         indent = "  " * min(depth, DEEPEST)
         own = [row for row in rows if row["table"] == name]
         view = next((row for row in own if row["column"] is None), None)
-        made = _format_maker(view) if view else ""
-        yield {"what": f"{indent}{name}", "of": view["source"] if view else "", "by": made}
+        maker = _format_maker(view) if view else ""
+        yield {"what": f"{indent}{name}", "of": view["source"] if view else "", "by": maker}
         for row in own:
             if row["column"] is not None:
                 inputs = ", ".join(row["inputs"])
                 yield {"what": f"{indent}  .{row['column']}", "of": inputs, "by": _format_maker(row)}
-        seen.add(name)
-        if view is None or view["source"] in seen:
+        drawn.add(name)
+        if view is None or view["source"] in drawn:
             return
         name, depth = view["source"], depth + 1
 

@@ -172,21 +172,21 @@ def recall(
     name = work.format_id(table)
     with MaintenanceScope(table, (), work.target.parent).start_jobs(work, "measuring") as catalog:
         efforts = (nprobes or None, refine_factor or None)
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            measured = to_rows(catalog.recall(table, column, queries, k, *efforts, plot, keep))
-    not_kept = [str(each.message) for each in said if issubclass(each.category, RecallNotKeptWarning)]
-    shown = [
+            measurements = to_rows(catalog.recall(table, column, queries, k, *efforts, plot, keep))
+    not_kept = [str(warning.message) for warning in caught if issubclass(warning.category, RecallNotKeptWarning)]
+    lines = [
         {
             "nprobes": row["nprobes"] or "default",
             "refine_factor": row["refine_factor"] or "default",
             **{key: f"{row[key]:.3f}" for key in ("recall", "median_ms", "p95_ms")},
         }
-        for row in measured
+        for row in measurements
     ]
     summary = {"table": name, "queries": queries, "k": k, "kept": keep and not not_kept}
     words = ". ".join([f"{name}: recall@{k} of {queries:,} searches", *not_kept])
-    rows = measured if work.app.kind == "json" else shown
+    rows = measurements if work.app.kind == "json" else lines
     work.app.output.table(RECALL, rows, summary, words, is_data=True)
 
 
@@ -224,8 +224,8 @@ def index(
 ) -> None:
     """Create an index on a column of the table ID."""
     with MaintenanceScope(table, (), work.target.parent).start_jobs(work, f"indexing {column} of") as catalog:
-        built = catalog.create_index(table, column, kind, name, replace, **params)
-    work.app.output.record({"table": work.format_id(table), "index": built.name, **_result_fields(built, "name")})
+        result = catalog.create_index(table, column, kind, name, replace, **params)
+    work.app.output.record({"table": work.format_id(table), "index": result.name, **_result_fields(result, "name")})
 
 
 @click.command("optimize-indices")
@@ -282,7 +282,7 @@ def remove_orphans(
 ) -> None:
     """Remove files of failed jobs that no version refers to.
 
-    Such are data, indices and temporary files of writers that died, and notes of jobs that nobody has resumed.
+    These are data, indices and temporary files of writers that died, and records of jobs that nobody has resumed.
     """
     from lancehouse.jobs.orphans import LEAST_AGE
 

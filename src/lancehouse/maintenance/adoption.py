@@ -96,10 +96,10 @@ class Adoption:
         Raises:
             ServiceUnavailableError: its storage cannot be read.
         """
-        database, found = self._catalog.database, read_epoch_file(warehouse)
+        database, epoch_file = self._catalog.database, read_epoch_file(warehouse)
         row, position = database.read(lambda tx: (fences.find_fence(tx, warehouse.id), fences.find_last_change(tx)))
-        known = row or FenceRow(warehouse.id, "", 0, (), 0, "open", "", None, "", 0)
-        conflict = known.reason if known.state == "adopting" else find_conflict(known, found, position)
+        fence = row or FenceRow(warehouse.id, "", 0, (), 0, "open", "", None, "", 0)
+        conflict = fence.reason if fence.state == "adopting" else find_conflict(fence, epoch_file, position)
         names = [
             (*levels, name)
             for kind in KINDS
@@ -108,7 +108,7 @@ class Adoption:
             )
         ]
         differences = list(filter(None, (self._compare(warehouse, name) for name in names)))
-        file = found if isinstance(found, EpochFile) else None
+        file = epoch_file if isinstance(epoch_file, EpochFile) else None
         return AdoptionPlan(warehouse, conflict, file, len(names), differences)
 
     def _compare(self, warehouse: Warehouse, name: tuple[str, ...]) -> TableDifference | None:
@@ -125,7 +125,7 @@ class Adoption:
 
     def _compare_versions(self, warehouse: Warehouse, entry: EntryRow, id: tuple[str, ...]) -> TableDifference | None:
         refs = self._catalog.database.read(lambda tx: repository.list_refs(tx, entry.id))
-        known: Versions = {None: entry.version} | {
+        accepted: Versions = {None: entry.version} | {
             name: version_of_snapshot(name, head) for name, head in managed_branches(refs).items()
         }
         place = TableRef(entry.location, warehouse.storage, confinement=ManifestsAlone())
@@ -133,12 +133,12 @@ class Adoption:
         if stored[None] is not None:
             stored |= {name: find_latest_version(replace(place, branch=name)) for name in list_branches(place)}
         # A branch that the database does not know may be older than its management by the catalog.
-        differing = [name for name in known if stored.get(name) != known[name]]
+        differing = [name for name in accepted if stored.get(name) != accepted[name]]
         if not differing:
             return None
-        is_behind = all((stored.get(name) or 0) > (known[name] or 0) for name in differing)
+        is_behind = all((stored.get(name) or 0) > (accepted[name] or 0) for name in differing)
         advice = "" if is_behind else f"lancehouse doctor {format_levels(id)}"
-        at, latest = (_format_versions(each, differing) for each in (known, stored))
+        at, latest = (_format_versions(versions, differing) for versions in (accepted, stored))
         return TableDifference(id, entry.kind, at, latest, advice)
 
     def adopt(self, warehouse: Warehouse) -> tuple[int, list[TableDifference]]:

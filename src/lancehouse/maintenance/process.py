@@ -127,7 +127,9 @@ def run_worker(
 
 
 def spark_chooser(master: str, endpoint: str | None, token: str | None, settings: ServerSettings) -> ChooseEngine:
-    """Return what gives large tables to Spark, whose tasks call the catalog over HTTP, or another backend directly.
+    """Return a function that chooses Spark for large tables; tasks call the catalog over HTTP, other backends directly.
+
+    Spark is started when the first large table is due.
 
     Raises:
         InvalidInputError: there is no endpoint, which tasks on other machines need.
@@ -146,7 +148,7 @@ def spark_chooser(master: str, endpoint: str | None, token: str | None, settings
             return None
         with lock:
             if not engines:
-                engines.append(SparkEngine(start_session(master)))
+                engines.append(SparkEngine(start_session(master, "lancehouse maintenance")))
         other = others.get(table.backend)
         if other is not None:
             return engines[0], TableAddress.parse(Connection(other.impl, other.properties), table.levels)
@@ -177,7 +179,6 @@ def maintenance_process(settings: ServerSettings, warehouses: Sequence[Warehouse
     """
     message = {"settings": asdict(settings), "warehouses": [asdict(warehouse) for warehouse in warehouses]}
     child = _Child(json.dumps(message).encode() + b"\n")
-    child.start()
     try:
         yield
     finally:
@@ -190,17 +191,17 @@ class _Child:
     def __init__(self, message: bytes) -> None:
         self._message = message
         self._stopping = Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._watch, name="maintenance-child", daemon=True)
-
-    def start(self) -> None:
+        self._lock = threading.Lock()
+        """Held while a process is started, so that `stop` never misses one."""
         self._process = self._spawn()
+        self._thread = threading.Thread(target=self._watch, name="maintenance-child", daemon=True)
         self._thread.start()
 
     def stop(self, patience_s: float) -> None:
-        self._stopping.set()
-        process = self._process
-        if process is not None and process.poll() is None:
+        with self._lock:
+            self._stopping.set()
+            process = self._process
+        if process.poll() is None:
             process.terminate()
             try:
                 process.wait(patience_s)
@@ -209,7 +210,8 @@ class _Child:
         self._thread.join(patience_s)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # Settings go through a pipe, which stays open as long as this process lives: they hold secrets.
+        # Settings go through a pipe, as they hold secrets. It stays open as long as this process lives, and the child
+        # ends when it closes. In a session of its own, so that Ctrl-C reaches the server alone, which stops the child.
         process = subprocess.Popen(
             [sys.executable, "-m", "lancehouse.maintenance.process"], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -220,14 +222,27 @@ class _Child:
         return process
 
     def _watch(self) -> None:
-        while self._process is not None:
+        while True:
             code = self._process.wait()
             if self._stopping.is_set():
                 return
             logger.warning("the maintenance process ended with code %d and is started again", code)
-            if self._stopping.wait(RESTART_S):
-                return
-            self._process = self._spawn()
+            while not self._restart():
+                pass
+
+    def _restart(self) -> bool:
+        """Start the process again after a pause, unless it is to stop; return False if it must be tried again."""
+        if self._stopping.wait(RESTART_S):
+            return True
+        with self._lock:
+            if self._stopping.is_set():
+                return True
+            try:
+                self._process = self._spawn()
+            except OSError as error:  # such as no memory for a process at this moment
+                logger.warning("the maintenance process cannot be started, and is tried again: %s", error)
+                return False
+        return True
 
 
 def _wait_for_parent_end() -> None:

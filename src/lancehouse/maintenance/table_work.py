@@ -26,8 +26,8 @@ from lancehouse.store.model import MaintenanceRun
 logger = logging.getLogger(__name__)
 
 TIERS = (4096, 256, 16, 1)
-"""Small fragments are first merged to fragments of this part of the target, then those: so a row is rewritten only a
-few times, however many small commits a table gets."""
+"""Divisors of the target size: small fragments are merged to a 4096th of it, these to a 256th, and so on. So a row is
+rewritten only a few times, however many small commits a table gets."""
 LONGEST_WAIT = 60
 """How many times `settle` a compaction waits for a table that is never left alone."""
 LONGEST_MESSAGE = 500
@@ -63,8 +63,8 @@ def read_facts(table: TableRef) -> TableFacts:
         totals = version["metadata"]
         rows = int(totals["total_rows"])
         fragments = [
-            (int(each.metadata.physical_rows), int(each.metadata.num_deletions or 0))
-            for each in dataset.get_fragments()
+            (int(fragment.metadata.physical_rows), int(fragment.metadata.num_deletions or 0))
+            for fragment in dataset.get_fragments()
         ]
         return TableFacts(
             version=int(dataset.version),
@@ -102,8 +102,8 @@ def choose_compaction(fragments: Sequence[tuple[int, int]], policy: MaintenanceP
             "target_rows_per_fragment": policy.compact_target_rows,
             "materialize_deletions_threshold": threshold,
         }
-    for part in TIERS:
-        target = policy.compact_target_rows // part
+    for divisor in TIERS:
+        target = policy.compact_target_rows // divisor
         if sum(rows < target for rows, _ in fragments) >= policy.compact_min_fragments:
             return {"target_rows_per_fragment": target, "materialize_deletions": False}
     return None
@@ -173,7 +173,7 @@ class TableWork:
             TableNotFoundError: it is gone, or has no data.
         """
         facts = facts or read_facts(self.address.to_ref())
-        result, failed = TableResult(self._see(facts, self.seen)), 0
+        result, failures = TableResult(self._see(facts, self.seen)), 0
         for operation in OPERATIONS:
             why = self._find_reason(operation, facts, result.seen)
             if why is None:
@@ -185,9 +185,9 @@ class TableWork:
             result.runs += [run] if run is not None else []
             if run is not None and run.outcome == FAILED:
                 result.error = f"{operation}: {run.message}"
-                # A second failure that is not of a user's function says that the storage or the catalog is away.
-                failed += operation not in FUNCTIONS
-                if failed > 1:
+                # A second failure that is not of a user's function means that the storage or the catalog is away.
+                failures += operation not in FUNCTIONS
+                if failures > 1:
                     break
                 continue
             if run is not None and run.outcome == OVERTAKEN:
@@ -196,7 +196,7 @@ class TableWork:
                 continue
             result.seen = self._note(operation, effect, self._see(facts, result.seen))
         if "cleanup" not in result.seen.done_ms:
-            # A table that had nothing to clean up at the first look has nothing old for a while.
+            # Nothing was old at the first look, nor will be for a while: the time to the next clean-up begins now.
             result.seen = replace(result.seen, done_ms={**result.seen.done_ms, "cleanup": self.now()})
         if result.next_ms is None and (after := next_time(self.policy, result.seen, facts.version)) is not None:
             at, result.why = after
@@ -226,8 +226,8 @@ class TableWork:
 
     def _find_reason(self, operation: str, facts: TableFacts, seen: Seen) -> str | None:
         """Return why an operation is needed now, or None."""
-        policy, asked = self.policy, operation in self.requested
-        if asked:
+        policy = self.policy
+        if operation in self.requested:
             return "asked for"
         if not policy.enabled or not getattr(policy, operation) or open_window(policy, self.now()) > self.now():
             return None
@@ -337,7 +337,7 @@ class TableWork:
         if most and self.seen.count_versions(facts.version) > most:
             rules.insert(0, (maintenance_policy.LEAST_VERSION_AGE, max(most, policy.cleanup_keep_versions)))
         results = [orphans.run_cleanup(self.engine, self.address, age, dry_run=False, keep=keep) for age, keep in rules]
-        versions, removed = (sum(getattr(each, name) for each in results) for name in ("versions", "bytes"))
+        versions, removed = sum(result.versions for result in results), sum(result.bytes for result in results)
         left = results[-1].left
         if not versions:
             return _Effect(versions=left)

@@ -138,6 +138,7 @@ class MaintenanceWorker:
                 self._wake.clear()
 
     def _plan(self, poller: ThreadPoolExecutor) -> None:
+        """Plan what is due, if this worker is the one that plans."""
         if monotonic() > self._schedules_until:
             if not self._maintenance.become_scheduler(self._options.name, LEASE_MS / 1000):
                 return
@@ -189,10 +190,10 @@ class MaintenanceWorker:
     def _renew(self) -> None:
         with self._lock:
             jobs = list(self._jobs.values())
-        lost = {table.id for table in self._maintenance.renew([job.table for job in jobs], self._options.name)}
+        lost_ids = {table.id for table in self._maintenance.renew([job.table for job in jobs], self._options.name)}
         for job in jobs:
             # One that has just ended has no lease either.
-            if job.table.id in lost and self._jobs.get(job.table.id) is job:
+            if job.table.id in lost_ids and self._jobs.get(job.table.id) is job:
                 logger.warning("%s: another worker has the table, or it takes no changes", _format(job.table))
                 job.cancelled.set()
 
@@ -242,6 +243,7 @@ class MaintenanceWorker:
             # This refuses what may not be opened, too.
             tables = backend.connect(None, reads_all=True).tables
             own = policy_properties(tables.describe_table(DescribeTableRequest(id=list(address.id))).properties)
+        # First by what the table said at the last look: where maintenance is off, it need not be opened.
         policy = self._read_policy(table, client, {**seen.config, **own})
         requested = [operation for operation in table.requested.split(",") if operation]
         if not policy.enabled and not requested and table.entry_id is not None:
@@ -271,11 +273,13 @@ class MaintenanceWorker:
         return lambda: started_ms + int((monotonic() - started) * 1000)
 
     def _find_engine(self, job: _Job, address: TableAddress, facts: TableFacts) -> tuple[Engine, TableAddress]:
+        choice = None
         if self._choose_engine is not None:
-            chosen = self._choose_engine(job.table, facts.bytes, job.cancelled)
-            if chosen is not None:
-                return chosen[0], replace(chosen[1], confinement=address.confinement)
-        return LocalEngine(1, cancelled=job.cancelled), address
+            choice = self._choose_engine(job.table, facts.bytes, job.cancelled)
+        if choice is None:
+            return LocalEngine(1, cancelled=job.cancelled), address
+        engine, engine_address = choice
+        return engine, replace(engine_address, confinement=address.confinement)
 
     def _read_policy(
         self, table: MaintainedTable, client: LanceNamespace, properties: Mapping[str, str]
@@ -320,6 +324,7 @@ class MaintenanceWorker:
         self._finish(table, TableResult(Seen.from_json(table.seen), error=message[:LONGEST_MESSAGE]))
 
     def _release(self, table: MaintainedTable) -> None:
+        """Give a table back as it was claimed: it is due now, and keeps its failures."""
         self._maintenance.finish(
             table,
             self._options.name,
@@ -333,6 +338,7 @@ class MaintenanceWorker:
         )
 
     def _after_failure(self, failures: int) -> int:
+        """Return when to try again after some failures in a row, by the database's clock."""
         pause = min(FIRST_RETRY_MS << min(failures, 20), LAST_RETRY_MS)
         return self._maintenance.read_clock() + pause
 

@@ -110,13 +110,13 @@ class DerivationPlanner:
 
     def _resolve(self, loc: Loc, name: str) -> ColumnFunction | None:
         with self.problems.collect(*loc):
-            named = get_function(name, self.folder)
-            function = ColumnFunction.of(named.load())
+            reference = get_function(name, self.folder)
+            function = ColumnFunction.of(reference.load())
             if function.name != name:
                 raise InvalidInputError(f"{name} is {function.name} under another name: give that one")
             if function.returns is None:
                 raise InvalidInputError(f"{name} does not say the type of what it computes: @column(…, returns=…)")
-            return replace(function, target=named)
+            return replace(function, target=reference)
         return None
 
     def plan_columns(
@@ -148,10 +148,10 @@ class DerivationPlanner:
             if function is None:
                 continue
             with self.problems.collect(*loc, name):
-                empty, known = empty_dataset(schema), definitions(schema).get(name)
+                empty, existing = empty_dataset(schema), definitions(schema).get(name)
                 whole = with_inputs(table, empty, function)
-                definition = plan_definition(table, empty, name, whole, known, allow_changed=part.allow_changed)
-                if known is None:
+                definition = plan_definition(table, empty, name, whole, existing, allow_changed=part.allow_changed)
+                if existing is None:
                     dtype, metadata = column_type(table, empty, function), {COMPUTED: definition.to_metadata()}
                     schema = schema.append(pa.field(name, dtype, metadata=metadata))
                     schema = schema.append(pa.field(definition.companion, COMPANION_TYPE))
@@ -168,7 +168,7 @@ class DerivationPlanner:
             function = self.functions.get((*loc, name))
             sql = None if function is None else function.sql
             read = find_words(sql) if sql is not None else set[str]() if function is None else {*function.inputs}
-            reads[name] = [each for each in parts if each in read and each != name]
+            reads[name] = [other for other in parts if other in read and other != name]
         try:
             return tuple(TopologicalSorter(reads).static_order())
         except CycleError as error:
@@ -191,16 +191,16 @@ class DerivationPlanner:
         sources = {place: self._find_source(sink, view).id for place, view in enumerate(self.shape.views)}
         try:
             order = TopologicalSorter(
-                {place: [places[each]] if each in places else [] for place, each in sources.items()}
+                {place: [places[source]] if source in places else [] for place, source in sources.items()}
             ).static_order()
             schemas: dict[tuple[str, ...], pa.Schema] = {sink.id: target}
-            planned = [self._plan_view(place, sink, state, schemas) for place in order]
+            views_in_order = [self._plan_view(place, sink, state, schemas) for place in order]
         except CycleError as error:
             self.problems.add(
                 "a view cannot be made of itself, nor of one that is made of it", "views", error.args[1][0]
             )
             return ()
-        return tuple(each for each in planned if each is not None)
+        return tuple(view for view in views_in_order if view is not None)
 
     def _address(self, sink: TableAddress, name: str) -> TableAddress:
         assert isinstance(sink.connection, Connection)
@@ -226,14 +226,14 @@ class DerivationPlanner:
         if len(self.problems.problems) > count:
             return None
         with self.problems.collect("views", place):
-            given, schema = views.plan_view(
+            columns_of_view, schema = views.plan_view(
                 source.to_ref(), empty_dataset(columns), source.id, part.columns, function, part.where
             )
             existing = address.to_ref().find()
             if existing is None:
                 require_namespace(address)
             else:
-                views.require_same_columns(address.to_ref(), existing, given, schema)
+                views.require_same_columns(address.to_ref(), existing, columns_of_view, schema)
             own = schema if existing is None else existing.schema
             computed, schemas[address.id] = self._plan_columns(
                 ("views", place, "computed"), address, part.computed, own, existing

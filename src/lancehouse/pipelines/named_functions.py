@@ -70,22 +70,22 @@ def get_function(name: str, folder: Path) -> NamedFunction:
         InvalidInputError: there is no such module or function, or the module cannot be imported.
     """
     module = name.partition(":")[0]
-    sources = tuple(sorted(_collect_sources(folder, module).values(), key=lambda each: each.name))
+    sources = tuple(sorted(_collect_sources(folder, module).values(), key=lambda source: source.name))
     if sources:
-        digest = _digest([each.name + each.text for each in sources])
+        digest = _digest([source.name + source.text for source in sources])
     else:
         origin = _module_origin(name, module, folder)
         digest = _digest([name, Path(origin).read_text("utf-8", "replace") if origin else ""])
-    named = NamedFunction(name, sources, digest)
-    function = named.load()
+    reference = NamedFunction(name, sources, digest)
+    function = reference.load()
     if not callable(function):
         raise InvalidInputError(f"{name} is no function, but {type(function).__name__}")
-    return replace(named, code=fingerprint_functions({name: function}).digest)
+    return replace(reference, code=fingerprint_functions({name: function}).digest)
 
 
 def pickle_by_value(functions: Sequence[NamedFunction]) -> None:
     """Make Spark send what these modules define by value: executors do not have the modules."""
-    for name in {each.name for function in functions for each in function.sources}:
+    for name in {source.name for function in functions for source in function.sources}:
         if name in sys.modules:
             cloudpickle.register_pickle_by_value(sys.modules[name])
 
@@ -101,49 +101,49 @@ def _module_origin(name: str, module: str, folder: Path) -> str | None:
 
 
 @lru_cache(256)
-def _load(named: NamedFunction) -> Callable[..., Any]:
-    module, _, path = named.name.partition(":")
+def _load(reference: NamedFunction) -> Callable[..., Any]:
+    module, _, path = reference.name.partition(":")
     try:
-        resolved: Any = _import_module(module, named)
+        resolved: Any = _import_module(module, reference)
     except FOREIGN as error:
         raise InvalidInputError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
     for step in path.split("."):
         if not hasattr(resolved, step):
-            functions = [each for each, value in vars(resolved).items() if callable(value) and not each.startswith("_")]
+            functions = [name for name, value in vars(resolved).items() if callable(value) and not name.startswith("_")]
             raise InvalidInputError(f"{module} has no {path}; it has {', '.join(sorted(functions)) or 'no functions'}")
         resolved = getattr(resolved, step)
     function: Callable[..., Any] = resolved
     return function
 
 
-def _import_module(module: str, named: NamedFunction) -> ModuleType:
-    if not named.sources:
+def _import_module(module: str, reference: NamedFunction) -> ModuleType:
+    if not reference.sources:
         return importlib.import_module(module)
     with _LOCK:
         # A process may run several pipelines, or one after an edit: modules loaded from other sources are imported
         # again. A module of the same name that came from elsewhere is never replaced.
-        for each in named.sources:
-            if (loaded := sys.modules.get(each.name)) is None:
+        for source in reference.sources:
+            if (loaded := sys.modules.get(source.name)) is None:
                 continue
             if hasattr(loaded, _MARK):
-                if getattr(loaded, _MARK) != named.digest:
-                    del sys.modules[each.name]
-            elif getattr(loaded, "__file__", None) not in (each.file, None):
+                if getattr(loaded, _MARK) != reference.digest:
+                    del sys.modules[source.name]
+            elif getattr(loaded, "__file__", None) not in (source.file, None):
                 raise ImportError(
-                    f"there is another module {each.name}, of {loaded.__file__}; rename that of {each.file}"
+                    f"there is another module {source.name}, of {loaded.__file__}; rename that of {source.file}"
                 )
-        for other in [each for each in sys.meta_path if isinstance(each, _Finder)]:
-            sys.meta_path.remove(other)
-        sys.meta_path.insert(0, _Finder(named))
+        for finder in [finder for finder in sys.meta_path if isinstance(finder, _Finder)]:
+            sys.meta_path.remove(finder)
+        sys.meta_path.insert(0, _Finder(reference))
         return importlib.import_module(module)
 
 
 class _Finder(MetaPathFinder):
     """Finds modules that are available as text. It stays installed, as functions may import when they are called."""
 
-    def __init__(self, named: NamedFunction) -> None:
-        self._sources = {each.name: each for each in named.sources}
-        self._digest = named.digest
+    def __init__(self, reference: NamedFunction) -> None:
+        self._sources = {source.name: source for source in reference.sources}
+        self._digest = reference.digest
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         if (source := self._sources.get(fullname)) is None:
@@ -179,7 +179,7 @@ def _collect_sources(folder: Path, module: str) -> dict[str, ModuleSource]:
         if name in sources or (source := _find_source(folder, name)) is None:
             continue
         sources[name] = source
-        todo += [level for each in _imported_modules(source) for level in package_levels(each)]
+        todo += [level for imported in _imported_modules(source) for level in package_levels(imported)]
     return sources if module in sources else {}
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lance_namespace.errors import InvalidInputError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lancehouse.documents import Problems
@@ -17,7 +16,7 @@ from lancehouse.pipelines import planner, runner
 from lancehouse.pipelines.planner import PipelinePlan
 from lancehouse.pipelines.runner import Listener, RunReport
 from lancehouse.pipelines.spec import PipelineError, PipelineSpec, SparkPart, parse_spec, read_document
-from lancehouse.spark.session import prepare_environment, quiet_session
+from lancehouse.spark.session import quiet_session, start_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def load(file: str | os.PathLike[str], variables: Mapping[str, str] | None = Non
     return Pipeline(parse_spec(document), path.absolute().parent, document.problems)
 
 
-LOCAL, REMOTE = "local", "sc://"
+LOCAL = "local"
 
 
 @contextmanager
@@ -108,14 +107,10 @@ def open_session(settings: SparkPart, *, shows_log: bool = False) -> Iterator[Sp
         ) as spark:
             yield spark
         return
-    prepare_environment()
-    builder = SparkSession.builder.appName("lancehouse")
-    builder = builder.remote(master) if master.startswith(REMOTE) else builder.master(master)
-    try:
-        spark = builder.config(map=options).getOrCreate()
-    except PySparkException as error:
-        raise InvalidInputError(f"Spark does not start at {master}: {str(error).splitlines()[0]}") from error
+    before = SparkSession.getActiveSession()
+    spark = start_session(master, "lancehouse", options)
     try:
         yield spark
     finally:
-        spark.stop()
+        if before is None:
+            spark.stop()

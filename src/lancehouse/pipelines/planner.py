@@ -112,7 +112,7 @@ def _format_step(part: StepPart) -> str:
         return f"{part.embed.into} = {part.embed.function}({', '.join(part.embed.from_)})"
     if part.select is None:
         return " ".join(str(getattr(part, part.kind)).split())
-    selected = (name if said == name else f"{said} AS {name}" for name, said in part.select.items())
+    selected = (name if expression == name else f"{expression} AS {name}" for name, expression in part.select.items())
     return ", ".join(selected) + (f" WHERE {part.where}" if part.where else "")
 
 
@@ -211,7 +211,7 @@ class _Planner:
         address, origin = self._resolve_address(), self._resolve_origin()
         state = None if address is None else self._read_state(address)
         rows = None if origin is None else self._open_source(origin)
-        planned = None if rows is None else self._plan_steps(rows, 0, None)
+        planned_steps = None if rows is None else self._plan_steps(rows, 0, None)
         with problems.collect("compact"):
             compaction.check_options(shape.compact or {})
         problems.raise_if_any()
@@ -219,18 +219,18 @@ class _Planner:
         assert origin is not None
         assert state is not None
         assert rows is not None
-        assert planned is not None
+        assert planned_steps is not None
         count = RowCount(address)
-        if planned < len(shape.steps) or shape.sink.mode == "merge":
-            self._plan_with_spark(origin, rows, planned, count)
+        if planned_steps < len(shape.steps) or shape.sink.mode == "merge":
+            self._plan_with_spark(origin, rows, planned_steps, count)
         struct = None if rows.frame is None else rows.frame.schema.jsonValue()
         target = target_table.plan_target_schema(problems, address, shape.sink, state, rows.schema, struct)
         columns: tuple[PlannedColumn, ...] = ()
         views: tuple[PlannedView, ...] = ()
         if target is not None:
-            columns, filled = self.derivations.plan_columns(address, state, target, rows.schema.names)
-            target_table.check_maintenance(problems, address, shape, state, filled)
-            views = self.derivations.plan_views(address, state, filled)
+            columns, filled_schema = self.derivations.plan_columns(address, state, target, rows.schema.names)
+            target_table.check_maintenance(problems, address, shape, state, filled_schema)
+            views = self.derivations.plan_views(address, state, filled_schema)
         problems.raise_if_any()
         assert target is not None
         self.lines += describe_end(shape, state, ARROW if rows.frame is None else SPARK, columns, views)
@@ -321,7 +321,7 @@ class _Planner:
         spark = self.start()
         catalog = LanceCatalog._from_connection(spark, self.shape.catalog.connection())
         catalog.use(parse_levels(self.shape.sink.table)[:-1])
-        pickle_by_value([each for each in self.functions if each is not None])
+        pickle_by_value([function for function in self.functions if function is not None])
         with self.problems.collect("source", self.shape.source.kind):
             rows.frame = from_source(spark, origin.open(parallelism(spark)), rows.transform, count)
             rows.steps = []
@@ -400,18 +400,11 @@ class Origin:
     @property
     def description(self) -> str:
         """Description for messages and plans."""
+        part = self.part
         if self.address is not None:
-            at = (
-                f" version {self.part.version}"
-                if self.part.version
-                else f" tag {self.part.tag}"
-                if self.part.tag
-                else ""
-            )
-            return f"{self.address}{at}" + (f" where {self.part.filter}" if self.part.filter else "")
-        return (
-            f"Iceberg table {self.part.iceberg}" if self.part.iceberg else f"files {', '.join(self.part.files or ())}"
-        )
+            words = [("version", part.version), ("tag", part.tag), ("where", part.filter)]
+            return " ".join([str(self.address), *(f"{word} {value}" for word, value in words if value)])
+        return f"Iceberg table {part.iceberg}" if part.iceberg else f"files {', '.join(part.files or ())}"
 
     def open(self, parallelism: int = 1) -> IngestSource:
         """Open the source, without reading all rows.
@@ -460,9 +453,9 @@ def _open_table(address: TableAddress, part: SourcePart, parallelism: int) -> In
         raise TableSchemaValidationError(f"{table}: columns are whole ones here; take a field in a step select")
     full_schema = dataset.schema
     schema = scan.schema(table, dataset)
-    if scan.blobs == "bytes":  # which are binaries to a scan
+    if scan.blobs == "bytes":  # a scan has binaries for them, and the table that is written gets blobs again
         schema = pa.schema(
-            [full_schema.field(each.name) if has_blobs(full_schema.field(each.name)) else each for each in schema]
+            [full_schema.field(field.name) if has_blobs(full_schema.field(field.name)) else field for field in schema]
         )
     where = f"{address} {pinned.branch or ''} version {pinned.version} {part.filter} {part.columns}"
     units: list[Unit] = [

@@ -140,6 +140,8 @@ class _PipelineRun:
                 for index in self.plan.shape.indices:
                     self.version = self._build_index(self.address, index, index.index_name) or self.version
                 self._compact()
+                # Last of what changes the table, so that the tag names the very version that was checked; and before
+                # the views, which rows that do not meet the expectations must not reach.
                 if self._check_expectations(version):
                     for view in self.plan.views:
                         self._refresh_view(view)
@@ -199,7 +201,7 @@ class _PipelineRun:
         mode = plan.shape.sink.mode
         if plan.frame is None:
             source = plan.origin.open(self.engine.parallelism)
-            done = ingest.run_ingest(
+            result = ingest.run_ingest(
                 self.engine,
                 self.address,
                 source,
@@ -210,8 +212,8 @@ class _PipelineRun:
                 plan.target,
                 inputs=plan.origin.inputs,
             )
-            self.report.rows_in = done.rows
-            return done.version
+            self.report.rows_in = result.rows
+            return result.version
         try:
             if mode == "merge":
                 return self._merge()
@@ -231,10 +233,10 @@ class _PipelineRun:
         declared = declare_table(self.table)
         try:
             sink = plan.shape.sink
-            done = merge.merge(
+            result = merge.merge(
                 plan.frame, self.address, sink.on, plan.merge_rules, plan.write_options, latest_by=sink.latest_by
             )
-            return done.version
+            return result.version
         except BaseException as error:
             if declared and (not isinstance(error, LanceNamespaceError) or commits.is_refusal(error)):
                 undo_declaration(self.table)
@@ -247,23 +249,23 @@ class _PipelineRun:
         with self._record_step(f"column {name}", ARROW) as step:
             functions = {column.name: column.function}
             columns.define_columns(self.engine, address, functions, allow_changed=column.allow_changed)
-            done = columns.backfill(self.engine, address, functions, column.options)
-            step.version, step.rows, step.failed = done.version, done.filled, done.failed + done.skipped
+            result = columns.backfill(self.engine, address, functions, column.options)
+            step.version, step.rows, step.failed = result.version, result.filled, result.failed + result.skipped
             if step.failed:
                 step.says = f"failed for {step.failed} rows: lancehouse table errors tells them"
             elif not step.rows:
                 step.state = IDLE
-        return done.version
+        return result.version
 
     def _refresh_view(self, view: PlannedView) -> None:
         """Create or refresh a view, then fill its columns and build its indices."""
         with self._record_step(f"view {view.name}", ARROW) as step:
-            done = views.create_view(
+            result = views.create_view(
                 self.engine, view.address, view.source, view.part.columns, view.function, view.part.where, view.options
             )
-            step.version, step.rows, step.deleted = done.version, done.inserted, done.deleted
-            step.says = f"shows version {done.source_version} of {format_levels(view.source.id)}"
-            if not done.inserted and not done.deleted:
+            step.version, step.rows, step.deleted = result.version, result.inserted, result.deleted
+            step.says = f"shows version {result.source_version} of {format_levels(view.source.id)}"
+            if not result.inserted and not result.deleted:
                 step.state = IDLE
         for column in view.columns:
             self._fill_column(view.address, column, f"{view.name}.{column.name}")
@@ -284,13 +286,13 @@ class _PipelineRun:
                 )
                 step.rows, step.says = existing.unindexed, "new rows were taken in"
             else:
-                built = retry_conflicts(
+                result = retry_conflicts(
                     address,
                     lambda: index_building.create_index(
                         self.engine, address, index.column, index.kind, index.index_name, False, index.params
                     ),
                 )
-                step.version = built.version
+                step.version = result.version
         return step.version if step.state == DONE else None
 
     def _compact(self) -> None:
@@ -298,12 +300,12 @@ class _PipelineRun:
         if options is None:
             return
         with self._record_step("compact", ARROW) as step:
-            done = retry_conflicts(self.address, lambda: compaction.compact(self.engine, self.address, dict(options)))
-            if not done.fragments_removed:
+            result = retry_conflicts(self.address, lambda: compaction.compact(self.engine, self.address, dict(options)))
+            if not result.fragments_removed:
                 step.state = IDLE
                 return
-            self.version = done.version
-            step.says = f"{done.fragments_removed} fragments became {done.fragments_added}"
+            self.version = result.version
+            step.says = f"{result.fragments_removed} fragments became {result.fragments_added}"
 
     # Expectations and publishing
 
@@ -328,8 +330,8 @@ class _PipelineRun:
     def _restore(self, version: int) -> None:
         """Restore the version before the run, unless others have changed the table since."""
         with self._record_step("restore", DRIVER) as step:
-            names, defined = [each.name for each in self.plan.columns], definitions(self.table.open().schema)
-            own = [*names, *(defined[name].companion for name in names if name in defined)]
+            computed, names = definitions(self.table.open().schema), [column.name for column in self.plan.columns]
+            own = [*names, *(computed[name].companion for name in names if name in computed)]
             before, latest = version - 1, commits.find_latest_if_only_maintenance(self.table, version, own)
             if not self.has_own_rows:
                 step.state, step.says = SKIPPED, "this run has changed nothing"
@@ -361,11 +363,11 @@ class _PipelineRun:
         self.version = self._tagged_version(shape.publish.tag)
         self.report.tag = shape.publish.tag
         names = [
-            *(f"column {each.name}" for each in self.plan.columns),
-            *(f"index {each.index_name}" for each in shape.indices),
+            *(f"column {column.name}" for column in self.plan.columns),
+            *(f"index {index.index_name}" for index in shape.indices),
             *(["compact"] if shape.compact is not None else []),
             "expect",
-            *(f"view {each.name}" for each in self.plan.views),
+            *(f"view {view.name}" for view in self.plan.views),
         ]
         for name in (*names, "publish"):
             self.report.steps.append(RunStep(name, DRIVER, BEFORE, self.version))

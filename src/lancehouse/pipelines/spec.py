@@ -133,7 +133,7 @@ def _to_list(value: Any) -> Any:
 
 
 def _to_lists(value: Any) -> Any:
-    return [_to_list(each) for each in value] if isinstance(value, list) else [[value]]
+    return [_to_list(key) for key in value] if isinstance(value, list) else [[value]]
 
 
 def _to_range(value: Any) -> Any:
@@ -193,8 +193,8 @@ class SpecPart(BaseModel):
 def _require_one_of(part: SpecPart, *names: str) -> str:
     present = [name for name in names if name in part.model_fields_set]
     if len(present) != 1:
-        listed = " and ".join(present) if present else "none of them"
-        raise PydanticCustomError("wrong", f"needs one of {', '.join(names)}, and has {listed}")
+        names_text = " and ".join(present) if present else "none of them"
+        raise PydanticCustomError("wrong", f"needs one of {', '.join(names)}, and has {names_text}")
     return present[0]
 
 
@@ -420,7 +420,7 @@ Columns = dict[str, Annotated[ColumnPart, BeforeValidator(_to_function_or_sql)]]
 
 def _to_expressions(value: Any) -> Any:
     names = _to_list(value)
-    return {each: quote_name(str(each)) for each in names} if isinstance(names, list) else value
+    return {name: quote_name(str(name)) for name in names} if isinstance(names, list) else value
 
 
 class ViewPart(CallsPart):
@@ -492,10 +492,10 @@ def parse_spec(document: PipelineDocument) -> PipelineSpec:
         shape = PipelineSpec.model_validate(document.values)
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        intended = {_intended_key(each["loc"]) for each in errors if each["type"] == "extra_forbidden"}
-        for each in errors:
-            if each["type"] != "missing" or each["loc"] not in intended:
-                document.problems.add(_format_error(each), *each["loc"])
+        intended_keys = {_intended_key(problem["loc"]) for problem in errors if problem["type"] == "extra_forbidden"}
+        for problem in errors:
+            if problem["type"] != "missing" or problem["loc"] not in intended_keys:
+                document.problems.add(_format_error(problem), *problem["loc"])
         shape = None
     document.problems.raise_if_any()
     assert shape is not None
@@ -581,4 +581,4 @@ def _find_part(annotation: Any) -> Any:
     """Return the model that a field holds, by itself or in a list, or None."""
     if isinstance(annotation, type) and issubclass(annotation, SpecPart):
         return annotation
-    return next((found for each in getattr(annotation, "__args__", ()) if (found := _find_part(each))), None)
+    return next((part for argument in getattr(annotation, "__args__", ()) if (part := _find_part(argument))), None)

@@ -93,7 +93,7 @@ class FunctionStep:
         """Return what the function returns for a batch."""
         result = _call(self.function, batch)
         if isinstance(result, pa.Table):
-            return _to_single_batch(result)
+            return _to_single_batch(result, self.function.name)
         if not isinstance(result, pa.RecordBatch):
             raise InvalidInputError(f"{self.function.name} gave {type(result).__name__}, not a RecordBatch")
         return result
@@ -140,7 +140,7 @@ class ArrowTransform:
     @property
     def key(self) -> str:
         """Text that is the same for the same steps, in other processes too."""
-        texts = [*(each.key for each in self.steps), str(self.schema)]
+        texts = [*(step.key for step in self.steps), str(self.schema)]
         return sha256("\0".join(texts).encode(errors="surrogatepass")).hexdigest()[:32]
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,9 +211,11 @@ def _to_array(result: Any, name: str) -> pa.Array[Any]:
     return result
 
 
-def _to_single_batch(table: pa.Table) -> pa.RecordBatch:
+def _to_single_batch(table: pa.Table, name: str) -> pa.RecordBatch:
     batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
-    return batches[0] if len(batches) == 1 else pa.RecordBatch.from_pylist([], table.schema)
+    if len(batches) > 1:  # Arrow does not combine chunks whose texts together are longer than 32-bit offsets reach
+        raise InvalidInputError(f"{name} gave a table with more than 2 GiB of text: let it return large_string columns")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 _SETTINGS = {
@@ -240,10 +242,10 @@ class Expressions:
         Raises:
             InvalidInputError: an expression is invalid, fails, or does not give one value for each row.
         """
-        positions = {name: _find_column(batch.schema, said) for name, said in self.columns.items()}
-        computed = _compute(batch, {name: said for name, said in self.columns.items() if positions[name] is None})
+        places = {name: _find_column(batch.schema, expression) for name, expression in self.columns.items()}
+        computed = _compute(batch, {name: text for name, text in self.columns.items() if places[name] is None})
         fields, arrays = [], []
-        for name, place in positions.items():
+        for name, place in places.items():
             field = computed.schema.field(name) if place is None else batch.schema.field(place).with_name(name)
             fields.append(field)
             arrays.append(computed.column(name) if place is None else batch.column(place))
@@ -294,19 +296,18 @@ def _translate_errors(expression: str, schema: pa.Schema) -> Iterator[None]:
     """Turn an error of DataFusion, which has no exception class of its own, into one sentence."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # DataFusion raises nothing narrower
         if type(error) is not Exception:
             raise
         text = str(error)
         if missing := _MISSING.search(text):
-            there = ", ".join(schema.names)
             raise TableColumnNotFoundError(
-                f"{expression!r}: there is no column {missing[1]}; there are {there}"
+                f"{expression!r}: there is no column {missing[1]}; there are {', '.join(schema.names)}"
             ) from error
         if "AggregateFunction" in text:
             raise InvalidInputError(f"{expression!r} looks at other rows: use a step sql for that") from error
-        words = _WRAPPED.sub(r"\1", _NOISE.sub("", text).strip().splitlines()[0])
-        raise InvalidInputError(f"{expression!r}: {words}") from error
+        reason = _WRAPPED.sub(r"\1", _NOISE.sub("", text).strip().splitlines()[0])
+        raise InvalidInputError(f"{expression!r}: {reason}") from error
 
 
 _MARK = b"lancehouse.blob"
@@ -417,15 +418,13 @@ _CONDITION = re.compile(r"^\[[A-Z_.]+\] ")
 
 def from_source(spark: SparkSession, source: IngestSource, transform: ArrowTransform, count: RowCount) -> DataFrame:
     """Return the rows of a source after Arrow steps, as a DataFrame; rows are counted in the same tasks."""
-    rows, schema, plain = (
-        to_spark_rows(to_blob_schema(transform.schema)),
-        source.schema,
-        to_binary_schema(source.schema),
-    )
+    rows = to_spark_rows(to_blob_schema(transform.schema))
+    schema, binary_schema = source.schema, to_binary_schema(source.schema)
 
     def work(unit: Unit) -> Batches:
-        made = transform.batches(to_binary_batches(count.count(unit.key, unit.batches(schema)), plain))
-        return (each for batch in made for each in rows.convert_batches(batch))
+        batches = to_binary_batches(count.count(unit.key, unit.batches(schema)), binary_schema)
+        for batch in transform.batches(batches):
+            yield from rows.convert_batches(batch)
 
     return run_in_tasks(spark, source.units, work, to_struct(rows.struct))
 
@@ -435,14 +434,12 @@ def apply_steps(frame: DataFrame, transform: ArrowTransform) -> DataFrame:
     if not transform.steps:
         return frame
     struct_json = frame.schema.jsonValue()
-    incoming, rows = (
-        from_spark_rows(struct_json, to_binary_schema(from_spark(struct_json))),
-        to_spark_rows(to_blob_schema(transform.schema)),
-    )
+    incoming = from_spark_rows(struct_json, to_binary_schema(from_spark(struct_json)))
+    rows = to_spark_rows(to_blob_schema(transform.schema))
 
     def work(batches: Batches) -> Batches:
-        made = transform.batches(incoming.convert_batch(batch) for batch in batches)
-        return (each for batch in made for each in rows.convert_batches(batch))
+        for batch in transform.batches(map(incoming.convert_batch, batches)):
+            yield from rows.convert_batches(batch)
 
     return frame.mapInArrow(work, to_struct(rows.struct))
 

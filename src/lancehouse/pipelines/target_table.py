@@ -20,7 +20,6 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 from pyspark.sql import SparkSession, functions
-from pyspark.sql.types import BinaryType, LongType, StructType
 
 from lancehouse.connection import Connection
 from lancehouse.documents import Loc, Problems
@@ -44,6 +43,7 @@ from lancehouse.schema.spark import with_vectors
 from lancehouse.schema.spark_rows import from_spark_rows
 from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 from lancehouse.spark.engine import Batches, SparkEngine, run_in_tasks, translate_task_errors
+from lancehouse.spark.merge import key_struct
 
 ADDING = ("append", "merge")
 """Modes that do not change the columns of a table."""
@@ -164,7 +164,7 @@ def plan_target_schema(
         evolved: pa.Schema | None = None
         with problems.collect("sink", "schema_mode"):
             orders = {name for name in sink.latest_by if name not in target.names}  # which a merge does not write
-            evolved = plan_columns(target, pa.schema([each for each in new if each.name not in orders])).target
+            evolved = plan_columns(target, pa.schema([field for field in new if field.name not in orders])).target
         if evolved is None:
             return None
         target = evolved
@@ -221,7 +221,7 @@ def _require_fit(address: TableAddress, schema: pa.Schema, target: pa.Schema, st
 
 def _require_all_columns(address: TableAddress, schema: pa.Schema, target: pa.Schema) -> None:
     computed = definitions(target)
-    derived = {*computed, *(each.companion for each in computed.values())}
+    derived = {*computed, *(definition.companion for definition in computed.values())}
     if missing := [name for name in target.names if name not in schema.names and name not in derived]:
         raise TableSchemaValidationError(
             f"the rows have no column {', '.join(missing)}, which {address} has: rows are replaced as a whole"
@@ -291,10 +291,10 @@ def find_failures(engine: Engine, address: TableAddress, version: int, expect: E
     rows = int(dataset.count_rows())
     sentences = list(_size_failures(rows, expect))
     conditions = [_Condition(f"{quote_name(name)} IS NULL", f"null in {name}") for name in expect.not_null]
-    conditions += [_Condition(f"NOT ({each})", f"against {each!r}") for each in expect.where]
+    conditions += [_Condition(f"NOT ({condition})", f"against {condition!r}") for condition in expect.where]
     counts = _count_each(engine, pinned, conditions)
     sentences += [
-        f"{_format_rows(count)} {each.words}" for each, count in zip(conditions, counts, strict=True) if count
+        f"{_format_rows(count)} {condition.words}" for condition, count in zip(conditions, counts, strict=True) if count
     ]
     for key in expect.unique:
         if count := _count_shared(engine, pinned, key):
@@ -320,14 +320,14 @@ def _count_each(engine: Engine, pinned: PinnedVersion, conditions: Sequence[_Con
     if not conditions:
         return []
     _, dataset = pinned.open()
-    filters = [each.filter for each in conditions]
+    filters = [condition.filter for condition in conditions]
 
     def work(parts: list[FragmentRange]) -> list[str]:
         table, dataset = pinned.open()
-        return [json.dumps([_to_scan(each).count(table, dataset, parts) for each in filters])]
+        return [json.dumps([_to_scan(text).count(table, dataset, parts) for text in filters])]
 
     result_texts = engine.run(split_fragments(dataset, engine.parallelism, split=False), work)
-    return [sum(each) for each in zip(*map(json.loads, result_texts), strict=True)] or [0] * len(conditions)
+    return [sum(counts) for counts in zip(*map(json.loads, result_texts), strict=True)] or [0] * len(conditions)
 
 
 def _to_scan(filter: str) -> Scan:
@@ -359,10 +359,7 @@ def _count_shared_by_shuffle(
     work: Callable[[list[FragmentRange]], Batches],
     columns: Sequence[pa.Field[Any]],
 ) -> int:
-    struct = StructType()
-    for field in columns:
-        struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())
-    frame = run_in_tasks(spark, parts, work, struct).dropna()
+    frame = run_in_tasks(spark, parts, work, key_struct(columns)).dropna()
     number = functions.count(functions.lit(1)).alias("number")
     duplicates = frame.groupBy(*(field.name for field in columns)).agg(number).where("number > 1")
     with translate_task_errors():

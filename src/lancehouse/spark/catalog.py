@@ -245,7 +245,7 @@ class LanceCatalog(TableJobs):
             tables: see `read_blobs`.
         """
         allowed = some_names("tables", tables)
-        ids = None if allowed is None else frozenset(self._address(each).id for each in allowed)
+        ids = None if allowed is None else frozenset(self._address(table).id for table in allowed)
         return ReferencedBlobs(self._catalog, ids)
 
     def read_changes(
@@ -320,8 +320,8 @@ class LanceCatalog(TableJobs):
         The result has the columns of `group_by`, and `{column}_{function}` for each aggregate; `count="*"` counts rows,
         in the column `count`.
         """
-        given = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
-        measures = {name: some_names(name, columns) for name, columns in given.items()}
+        columns_by_function = {"sum": sum, "min": min, "max": max, "mean": mean, "count": count}
+        measures = {name: some_names(name, columns) for name, columns in columns_by_function.items()}
         groups = check_names("group_by", group_by)
         aggregation = parse_aggregation(groups, measures, check_condition("filter", filter))
         selector = VersionSelector(version, tag, as_of)
@@ -363,14 +363,16 @@ class LanceCatalog(TableJobs):
             how: see `backfill`.
         """
         place, address = check_text("checkpoint", checkpoint), self._address(table)
-        chosen = columns if isinstance(columns, Mapping) else some_names("columns", columns)
-        if isinstance(chosen, Mapping):
-            parse_functions(chosen)
+        functions = columns if isinstance(columns, Mapping) else some_names("columns", columns)
+        if isinstance(functions, Mapping):
+            parse_functions(functions)
         parse_fill_options(split_report(how)[0], check_condition("where", where), False)
         expected = "a time such as '10 seconds', or arguments of Spark's trigger"
         when = {"processingTime": trigger} if isinstance(trigger, str) else check_mapping("trigger", trigger, expected)
         address.to_ref().open()
-        return streams.keep_filled(self.spark, address, chosen, {"where": where, **how}, when, place, self._functions)
+        return streams.keep_filled(
+            self.spark, address, functions, {"where": where, **how}, when, place, self._functions
+        )
 
     def history(self, table: TableName) -> DataFrame:
         """Return the versions, the latest first: time, operation, rows, files, bytes and tags."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def add_change_columns(table: object, schema: pa.Schema) -> pa.Schema:
     Raises:
         InvalidInputError: the table has a column of that name.
     """
-    if taken := [field.name for field in COLUMNS if field.name in schema.names]:
-        raise InvalidInputError(f"{table} has a column {taken[0]}, as changes have: choose other columns")
+    if names := [field.name for field in COLUMNS if field.name in schema.names]:
+        raise InvalidInputError(f"{table} has a column {names[0]}, as changes have: choose other columns")
     return pa.schema([*schema, *COLUMNS])
 
 
@@ -78,15 +79,15 @@ def read_versions(
         rows: which rows.
         with_changes: add the columns that tell the change.
     """
-    for (version, change), group in groupby(rows, key=lambda each: (each[0], each[2])):
+    for (version, change), group in groupby(rows, key=itemgetter(0, 2)):
         parts = [FragmentRange(fragment) for _, fragment, _ in group]
         table, dataset = open_version(replace(pinned, version=version))
         if change == DELETE:
-            found = _read_deleted(pinned, scan, columns, dataset, parts)
+            batches = _read_deleted(pinned, scan, columns, dataset, parts)
         else:
-            wanted = scan if change is None else _add_condition(scan, change_condition(version, change))
-            found = read_fitting_batches(wanted, columns, table, dataset, parts, STREAM)
-        for batch in found:
+            rows_of_change = scan if change is None else _add_condition(scan, change_condition(version, change))
+            batches = read_fitting_batches(rows_of_change, columns, table, dataset, parts, STREAM)
+        for batch in batches:
             yield version, _add_columns(batch, dataset, change or INSERT) if with_changes else batch
 
 
@@ -99,19 +100,23 @@ def _read_deleted(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that a version deleted, as they were in the one before."""
     table, before = open_version(replace(pinned, version=dataset.version - 1))
-    gone = find_deleted_rows(before, dataset, [part.fragment for part in parts])
+    deleted_ids = find_deleted_rows(before, dataset, [part.fragment for part in parts])
     fields = columns if scan.with_row_id else columns.append(pa.field("_rowid", pa.uint64()))
     for batch in read_fitting_batches(replace(scan, with_row_id=True), fields, table, before, parts, STREAM):
-        kept = batch.filter(pa.array(np.isin(batch.column("_rowid").to_numpy(), gone)))
-        if kept.num_rows:
-            yield kept.select(columns.names)
+        deleted = batch.filter(pa.array(np.isin(batch.column("_rowid").to_numpy(), deleted_ids)))
+        if deleted.num_rows:
+            yield deleted.select(columns.names)
 
 
 def _add_columns(batch: pa.RecordBatch, dataset: Any, change: str) -> pa.RecordBatch:
     time_us = to_millis(dataset.get_version()["timestamp"]) * 1000
     values = (change, int(dataset.version), time_us)
-    more = [pa.repeat(pa.scalar(value, field.type), len(batch)) for value, field in zip(values, COLUMNS, strict=True)]
-    return pa.RecordBatch.from_arrays([*batch.columns, *more], names=[*batch.schema.names, *(f.name for f in COLUMNS)])
+    columns = [
+        pa.repeat(pa.scalar(value, field.type), len(batch)) for value, field in zip(values, COLUMNS, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, *columns], names=[*batch.schema.names, *(f.name for f in COLUMNS)]
+    )
 
 
 def read_table_changes(
@@ -127,7 +132,7 @@ def read_table_changes(
     schema = add_change_columns(table, columns)
     rows = to_spark_rows(schema)
     increments = read_changes(address.to_ref(), after, pinned.version)
-    fragments = [(each.version, fragment) for each in increments for fragment in each.fragments]
+    fragments = [(increment.version, fragment) for increment in increments for fragment in increment.fragments]
 
     def work(part: list[RowsOfVersion]) -> Batches:
         for _, batch in read_versions(pinned, scan, columns, part, with_changes=True):

@@ -207,7 +207,7 @@ class Translator:
             case exp.Not():
                 return self.translate(node.this, negated=not negated)
             case exp.And() | exp.Or():
-                terms = [self.translate(each, negated=negated) for each in node.flatten()]
+                terms = [self.translate(term, negated=negated) for term in node.flatten()]
                 return _all(terms) if isinstance(node, exp.And) != negated else _any(terms)
             case exp.Column():
                 return self._boolean(node, negated)
@@ -283,15 +283,15 @@ class Translator:
         )
 
     def _in(self, node: exp.In, negated: bool) -> Condition | None:
-        column, values = self._column(node.this), [self._constants.value(each) for each in node.expressions]
-        if column is None or not values or len({type(each) for each in values}) > 1:
+        column, values = self._column(node.this), [self._constants.value(value) for value in node.expressions]
+        if column is None or not values or len({type(value) for value in values}) > 1:
             return None  # Spark would compare values of different types in a third
         if pa.types.is_timestamp(column.type) and isinstance(values[0], str):
             return None  # without ANSI rules they are compared as texts
         if pa.types.is_floating(column.type):
-            terms = [self._compare_constant(column, "<>" if negated else "=", each) for each in values]
+            terms = [self._compare_constant(column, "<>" if negated else "=", value) for value in values]
             return _all_or_none(terms) if negated else _any(terms)
-        literals = [self._literal(column.type, each) for each in values]
+        literals = [self._literal(column.type, value) for value in values]
         if None in literals:
             return None
         return Condition(f"{quote_name(column.name)} {'NOT ' if negated else ''}IN ({', '.join(map(str, literals))})")
@@ -403,11 +403,11 @@ def _quote(text: str) -> str:
 
 def _all(terms: Sequence[Condition | None]) -> Condition | None:
     """Return what must be true if all terms are; one that cannot be translated is left out."""
-    known = list(dict.fromkeys(term for term in terms if term is not None))
-    if not known:
+    conditions = list(dict.fromkeys(term for term in terms if term is not None))
+    if not conditions:
         return None
-    sql = known[0].sql if len(known) == 1 else f"({' AND '.join(term.sql for term in known)})"
-    return Condition(sql, None not in terms and all(term.is_exact for term in known))
+    sql = conditions[0].sql if len(conditions) == 1 else f"({' AND '.join(term.sql for term in conditions)})"
+    return Condition(sql, None not in terms and all(term.is_exact for term in conditions))
 
 
 def _all_or_none(terms: Sequence[Condition | None]) -> Condition | None:
@@ -416,11 +416,11 @@ def _all_or_none(terms: Sequence[Condition | None]) -> Condition | None:
 
 def _any(terms: Sequence[Condition | None]) -> Condition | None:
     """Return what must be true if one of the terms is, None if one cannot be translated."""
-    known = list(dict.fromkeys(term for term in terms if term is not None))
-    if None in terms or not known:
+    conditions = list(dict.fromkeys(term for term in terms if term is not None))
+    if None in terms or not conditions:
         return None
-    sql = known[0].sql if len(known) == 1 else f"({' OR '.join(term.sql for term in known)})"
-    return Condition(sql, all(term.is_exact for term in known))
+    sql = conditions[0].sql if len(conditions) == 1 else f"({' OR '.join(term.sql for term in conditions)})"
+    return Condition(sql, all(term.is_exact for term in conditions))
 
 
 def join_conditions(conditions: Sequence[Condition]) -> Condition | None:

@@ -77,7 +77,7 @@ def _parse_texts(text: str) -> dict[str, str]:
 def _parse_vectors(text: str) -> dict[str, int]:
     if text.startswith("{"):
         return {name: int(dimension) for name, dimension in json.loads(text).items()}
-    pairs = (each.rpartition(":") for each in text.split(","))
+    pairs = (pair.rpartition(":") for pair in text.split(","))
     return {name.strip(): int(dimension) for name, _, dimension in pairs}
 
 
@@ -123,7 +123,7 @@ OPTIONS: Mapping[str, SourceOption] = MappingProxyType(
         "version": SourceOption(_READ, _parse_number, "the number of a version"),
         "tag": SourceOption(_READ),
         "asOf": SourceOption(_READ, datetime.fromisoformat, "a time such as 2026-01-31T12:00:00+00:00"),
-        "limit": SourceOption(_READ, lambda said: _parse_number(said, 0), "a number of rows"),
+        "limit": SourceOption(_READ, lambda text: _parse_number(text, 0), "a number of rows"),
         "startingVersion": SourceOption(_FOLLOW, _parse_start, "earliest, latest or the number of a version"),
         "maxVersionsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
         "maxRowsPerTrigger": SourceOption(_FOLLOW, _parse_number, _POSITIVE),
@@ -189,7 +189,7 @@ class SourceOptions:
     """The options that the user gave. Names are case-insensitive, because Spark does not keep their case.
 
     Args:
-        given: the options.
+        options: as the user gave them.
         uses: what the table is opened for. At first it is not known whether it will be read in a batch or as a stream.
 
     Raises:
@@ -197,10 +197,10 @@ class SourceOptions:
         UnsupportedOperationError: the options are those of a table of Spark's own catalog.
     """
 
-    def __init__(self, given: Mapping[str, str], *uses: TableUse) -> None:
-        if {name.lower() for name in given} >= SPARK_CATALOG_OPTIONS:
+    def __init__(self, options: Mapping[str, str], *uses: TableUse) -> None:
+        if {name.lower() for name in options} >= SPARK_CATALOG_OPTIONS:
             raise UnsupportedOperationError(NO_TABLE)
-        self._options = {name.lower().removeprefix(SECRET_PREFIX): value for name, value in given.items()}
+        self._options = {name.lower().removeprefix(SECRET_PREFIX): value for name, value in options.items()}
         self._other_options = {name: value for name, value in self._options.items() if name not in _NAMES_BY_LOWERCASE}
         for name in self._options.keys() - self._other_options.keys():
             if not OPTIONS[_NAMES_BY_LOWERCASE[name]].uses & set(uses):
@@ -285,8 +285,8 @@ class SourceOptions:
         """
         names = ("on", "latestBy", "whenMatched", "whenNotMatched")
         if self._get("mode") != MERGE:
-            if given := [name for name in names if self._get(name)]:
-                raise InvalidInputError(f"{given[0]} is an option of mode merge only")
+            if merge_only := [name for name in names if self._get(name)]:
+                raise InvalidInputError(f"{merge_only[0]} is an option of mode merge only")
             return None
         if not self._get("on"):
             raise InvalidInputError("mode merge needs the option on: the columns that are the key")

@@ -125,13 +125,13 @@ def _number_pieces(spark: SparkSession, count: int, size: int) -> DataFrame:
     and the widths of types, and does not guess what a filter leaves.
     """
     width = 8 + 8 + _WIDTH * 100  # of a row, to Spark: itself, the number, and values of type binary
-    each = min(size, _MOST_SIZE) // width // max(count, 1)
-    bits = each.bit_length()
+    rows_per_piece = min(size, _MOST_SIZE) // width // max(count, 1)
+    bits = rows_per_piece.bit_length()
     if not bits:
         return spark.range(0, count, 1, max(count, 1))
-    chosen = spark.range(0, count << bits, 1, count).where(f"(id & {(1 << bits) - 1}) = 0")
+    numbers = spark.range(0, count << bits, 1, count).where(f"(id & {(1 << bits) - 1}) = 0")
     # Texts: each expression of a classic session's Python API costs several calls of the JVM.
-    return chosen.selectExpr(f"shiftright(id, {bits}) AS id", f"CAST(NULL AS {_WIDE}) AS wide")
+    return numbers.selectExpr(f"shiftright(id, {bits}) AS id", f"CAST(NULL AS {_WIDE}) AS wide")
 
 
 def _note_attempt() -> None:
@@ -256,22 +256,22 @@ class _ProgressListener:
         """
         if threading.get_ident() != self._thread:
             return
-        counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
-        finished, total = sum(each for each, _ in counts), sum(each for _, each in counts)
+        stages = list(stages or ())
+        finished, total = sum(stage.num_completed_tasks for stage in stages), sum(stage.num_tasks for stage in stages)
         self.update({operation_id: TaskProgress(total if done else finished, total)})
 
     def update(self, tasks: dict[object, TaskProgress]) -> None:
         """Update the counts of some jobs, and report the total if it has changed."""
         self._tasks.update(tasks)
-        counts = self._tasks.values()
-        now = TaskProgress(sum(each.done for each in counts), sum(each.total for each in counts))
-        if now != self._last:
-            self._last = now
-            self._report_progress(now)
+        jobs = self._tasks.values()
+        progress = TaskProgress(sum(job.done for job in jobs), sum(job.total for job in jobs))
+        if progress != self._last:
+            self._last = progress
+            self._report_progress(progress)
 
     def finish_all(self) -> None:
         """Report all known jobs as done: they have succeeded, though the last counts may not have arrived."""
-        self.update({job: TaskProgress(each.total, each.total) for job, each in self._tasks.items()})
+        self.update({job: TaskProgress(tasks.total, tasks.total) for job, tasks in self._tasks.items()})
 
 
 def _register_listener(spark: SparkSession, listener: _ProgressListener) -> bool:
@@ -340,12 +340,12 @@ class _TaggedJobs:
         info = self._tracker.getJobInfo(job)
         if info is None:
             return None
-        stages = [stage for each in info.stageIds if (stage := self._tracker.getStageInfo(each)) is not None]
-        done = sum(stage.numCompletedTasks for stage in stages)
+        stages = [stage for stage_id in info.stageIds if (stage := self._tracker.getStageInfo(stage_id)) is not None]
+        finished = sum(stage.numCompletedTasks for stage in stages)
         if info.status in FINISHED:
             self._ended.add(job)
-            return TaskProgress(done, done)  # stages that were skipped have tasks that never run
-        return TaskProgress(done, sum(stage.numTasks for stage in stages))
+            return TaskProgress(finished, finished)  # stages that were skipped have tasks that never run
+        return TaskProgress(finished, sum(stage.numTasks for stage in stages))
 
 
 def _remove_tag(context: Any, tag: str) -> None:

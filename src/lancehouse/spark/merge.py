@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -201,8 +201,8 @@ class SparkShuffle:
         """Delete the rows of the table that are replaced or removed."""
         if not work.rules.deletes:
             return RowChange()
-        doomed = matches if work.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
-        return merge_changes(map(RowChange.from_json, self._run_by_fragment(doomed, work.delete_matched)))
+        deleted = matches if work.rules.when_matched != "ignore" else matches.where(f"{SOURCE} is null")
+        return merge_changes(map(RowChange.from_json, self._run_by_fragment(deleted, work.delete_matched)))
 
     def _select(self, matches: DataFrame, work: MergeTasks) -> list[SelectedRows]:
         """Choose the rows of the source that go into the table."""
@@ -231,10 +231,11 @@ class SparkShuffle:
     def _read_keys(self, dataset: Any, keys: MergeKeys, read: Callable[[list[FragmentRange]], Batches]) -> DataFrame:
         parts, schema = split_fragments(dataset, parallelism(self.spark), split=True), keys.schema()
         size = dataset.count_rows() * 8 * len(schema)
-        return run_in_tasks(self.spark, parts, read, _to_struct(schema), size=size)
+        return run_in_tasks(self.spark, parts, read, key_struct(schema), size=size)
 
 
-def _to_struct(schema: pa.Schema) -> StructType:
+def key_struct(schema: Iterable[pa.Field[Any]]) -> StructType:
+    """Return the Spark schema of the columns by which keys are matched: binaries and whole numbers."""
     struct = StructType()
     for field in schema:
         struct = struct.add(field.name, BinaryType() if field.type == pa.binary() else LongType())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -32,7 +31,7 @@ def run_cell(shell: InteractiveShell, line: str, cell: str | None) -> Any:
     Raises:
         UsageError: an option or a variable is not known; or the SQL failed.
     """
-    words = shlex.split(line) if cell is not None else []
+    words = line.split() if cell is not None else []
     options = {"-o": "", "-n": str(MOST)}
     names = []
     while words:
@@ -63,13 +62,13 @@ def _find_catalog(variables: dict[str, Any], name: str | None = None) -> LanceCa
         if not isinstance(value, LanceCatalog):
             raise UsageError(f"{name} is no LanceCatalog; {USAGE}")
         return value
-    found = {
-        id(value): (each, value)
-        for each, value in variables.items()
-        if isinstance(value, LanceCatalog) and not each.startswith("_")
+    catalogs = {
+        id(value): (variable, value)
+        for variable, value in variables.items()
+        if isinstance(value, LanceCatalog) and not variable.startswith("_")
     }
-    if len(found) != 1:
-        there = ", ".join(each for each, _ in found.values())
-        raise UsageError(f"name one of {there}: %%lance NAME" if there else "make a LanceCatalog first: cat = …")
-    [(_, catalog)] = found.values()
+    if len(catalogs) != 1:
+        names = ", ".join(variable for variable, _ in catalogs.values())
+        raise UsageError(f"name one of {names}: %%lance NAME" if names else "make a LanceCatalog first: cat = …")
+    [(_, catalog)] = catalogs.values()
     return catalog

@@ -15,11 +15,14 @@ from lance_namespace.errors import InvalidInputError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
+from sqlglot.tokenizer_core import TokenType
 
-from lancehouse.identifiers import format_levels, quote_name
+from lancehouse.identifiers import format_levels, parse_levels, quote_name
 from lancehouse.jobs.address import PinnedVersion
 from lancehouse.lake.dataset import VersionSelector
 from lancehouse.lake.scans import Scan
+from lancehouse.lake.search import QUERY, RANK, SCORE
+from lancehouse.lake.vector_search import DISTANCE
 from lancehouse.schema.definitions import COMPANION
 from lancehouse.spark.aggregates import Measure, aggregate_version, parse_aggregation
 from lancehouse.spark.conditions import is_one_of
@@ -34,11 +37,21 @@ from lancehouse.spark.query_scans import (
     qualifier_replacements,
     replacements,
 )
-from lancehouse.spark.query_text import TOO_DEEP, QueryText, TimeTravel, name_positional, search_name, shorten
-from lancehouse.spark.search_calls import prepare_search
-from lancehouse.spark.session import to_local_frame
-from lancehouse.spark.table_names import find_table
+from lancehouse.spark.query_text import (
+    STRINGS,
+    TOO_DEEP,
+    QueryText,
+    SearchCall,
+    TimeTravel,
+    name_positional,
+    search_name,
+    shorten,
+    tokenize,
+)
+from lancehouse.spark.session import is_set, to_local_frame
+from lancehouse.spark.table_names import find_table, resolve_table
 from lancehouse.spark.table_reader import read_small_version, read_version
+from lancehouse.suggestions import suggest
 
 if TYPE_CHECKING:
     from lancehouse.spark.catalog import LanceCatalog
@@ -50,13 +63,34 @@ SMALL_BYTES = 8 * 2**20
 ODD_SETTINGS = ("parser.quotedRegexColumnNames", "legacy.typeCoercion.datetimeToString.enabled")
 """Settings that give names or comparisons another meaning."""
 MOST_KEYS = 10_000
-"""Number of keys of a table that are given to the scan of another which it joins."""
+"""Number of keys of a table that are given to the scan of another which it joins, as IN. Lance takes 20,000 terms of an
+IN, while 5,000 nested operators overflow its stack."""
 _OWN_NAMES = re.compile(r"(?:, )?(?:`[^`]+`\.)?`__lh_\w+`")
 """Columns beside those of a table, among the names that Spark proposes."""
 _PLACE = re.compile(r"; line \d+ pos \d+$")
 """A place in the text that Spark has got, which is not the user's."""
 _EXACT_BITS = 53
 """Integers of so many bits are exact as doubles."""
+
+_ARGUMENT_ORDER = {
+    "vector_search": ("table", "vector", "k"),
+    "text_search": ("table", "text", "k"),
+    "hybrid_search": ("table", "vector", "text", "k"),
+}
+"""What the first arguments of a search mean if they have no name. The names are those of `LanceCatalog.search`."""
+_MEASURES = {"vector_search": (DISTANCE,), "text_search": (SCORE,), "hybrid_search": (DISTANCE, SCORE)}
+"""Columns that say how good a row is."""
+_SEARCH_OPTIONS = ("k", "filter", "columns", "version", "tag", "as_of", "prefilter")
+_VECTOR_OPTIONS = ("column", "metric", "nprobes", "refine_factor", "ef")
+_ARGUMENT_NAMES = {
+    "vector_search": ("table", "vector", "queries", *_SEARCH_OPTIONS, *_VECTOR_OPTIONS),
+    "text_search": ("table", "text", "queries", "text_column", *_SEARCH_OPTIONS),
+    "hybrid_search": (
+        *("table", "vector", "text", "queries", "text_column", "hybrid"),
+        *_SEARCH_OPTIONS,
+        *_VECTOR_OPTIONS,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +136,17 @@ class PlannedQuery:
         self._searches = {
             use: prepare_search(self, self.query.searches[use.search]) for use in uses if use.search is not None
         }
-        self._found: dict[str, DataFrame] = {}
+        self._search_results: dict[str, DataFrame] = {}
         """Results of searches, by the names that stand for these."""
-        self._given = {use: frame for use in uses if (frame := self._find_frame(use.parts)) is not None}
-        self._others = []
+        self._frame_uses = {use: frame for use in uses if (frame := self._find_frame(use.parts)) is not None}
+        self._spark_uses = []
         for use in uses:
-            if use in self._given and use.travel is not None:
+            if use in self._frame_uses and use.travel is not None:
                 raise InvalidInputError(f"{use.parts[0]} has no versions: only tables of a catalog have")
-            if use.search is not None or use in self._given:
+            if use.search is not None or use in self._frame_uses:
                 continue
             if (table := self._find(use)) is None:
-                self._others.append(use)
+                self._spark_uses.append(use)
             else:
                 self.tables[use] = table
         schemas = {use: table.schema for use, table in self.tables.items()}
@@ -130,12 +164,12 @@ class PlannedQuery:
         key = (use.parts, travel and (travel.version, travel.tag, travel.time, travel.parameter))
         if key not in self._versions:  # a table that is named twice is read at one version
             selector = self._selector(travel)
-            found = find_table(
+            table = find_table(
                 self.catalog,
                 use.parts,
                 lambda owner, levels: PinnedVersion.resolve(owner._address(levels), selector),
             )
-            self._versions[key] = None if found is None else _open(format_levels(found[1]), found[2])
+            self._versions[key] = None if table is None else _open(format_levels(table[1]), table[2])
         return self._versions[key]
 
     def _selector(self, travel: TimeTravel | None) -> VersionSelector:
@@ -173,12 +207,12 @@ class PlannedQuery:
 
     def run(self) -> DataFrame:
         """Return the result."""
-        frame = self._run_in_spark()
+        frame = self._run_in_spark()  # also where Arrow aggregates: it has the names and types of the columns
         whole = self.whole_aggregate()
         return frame if whole is None else self._aggregate(whole, frame)
 
     def _run_in_spark(self) -> DataFrame:
-        self._found = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
+        self._search_results = {search_name(use.search or 0): search.run() for use, search in self._searches.items()}
         try:
             return self._run_over(to_scan)
         except InvalidInputError:
@@ -194,9 +228,9 @@ class PlannedQuery:
             changes += replacements(self.query, scan.use, f"t{number}")
         for use in self._searches:
             name = search_name(use.search or 0)
-            frames[name] = self._found[name]
+            frames[name] = self._search_results[name]
             changes += replacements(self.query, use, name)
-        for number, (use, frame) in enumerate(self._given.items()):
+        for number, (use, frame) in enumerate(self._frame_uses.items()):
             frames[f"f{number}"] = frame
             changes += replacements(self.query, use, f"f{number}")
         return self._sql(self.query.replace(changes), frames) if frames else self._sql(self.query.whole_text)
@@ -217,8 +251,8 @@ class PlannedQuery:
         for number, (version, scan, rows) in enumerate(zip(pinned, scans, links.rows, strict=True)):
             if rows is None:
                 # Whether keys are a valid filter need not be asked: with thousands of them Lance takes long to tell.
-                known = replace(scan, filter=links.filter(number, scan.filter), is_checked=True)
-                yield read_version(self._spark, version, known)
+                narrowed = replace(scan, filter=links.filter(number, scan.filter), is_checked=True)
+                yield read_version(self._spark, version, narrowed)
             else:
                 frame = to_local_frame(self._spark, rows)
                 yield frame if scan.limit is None else frame.limit(scan.limit)
@@ -246,7 +280,7 @@ class PlannedQuery:
         for use, search in self._searches.items():
             how = search.catalog.explain_search(search.table, **search.arguments)
             lines += [f"{use.parts[-1]} of {format_levels(search.table)} AS {use.alias}:", *_indent(how)]
-        others = sorted({format_levels(use.parts) for use in self._others})
+        others = sorted({format_levels(use.parts) for use in self._spark_uses})
         if others:
             lines.append(f"of Spark: {', '.join(others)}")
         whole = self.whole_aggregate()
@@ -352,9 +386,9 @@ class _KeyLinks:
                 values = rows.column(column)
                 if values.type != keys.type:
                     values, keys = values.cast(pa.int64()), keys.cast(pa.int64())
-                left = rows.filter(pc.is_in(values, value_set=keys))
-                changed = changed or left.num_rows < rows.num_rows
-                self.rows[place] = left
+                joined = rows.filter(pc.is_in(values, value_set=keys))
+                changed = changed or joined.num_rows < rows.num_rows
+                self.rows[place] = joined
             if not changed:
                 return
 
@@ -368,11 +402,132 @@ class _KeyLinks:
             keys = pc.unique(others.column(other_column)).drop_null()
             if len(keys) > MOST_KEYS:
                 continue
-            wanted = is_one_of(self._plans[place].schema.field(column), keys.to_pylist())
-            conditions += [] if wanted is None else [wanted.sql]
+            has_key = is_one_of(self._plans[place].schema.field(column), keys.to_pylist())
+            conditions += [] if has_key is None else [has_key.sql]
         if not conditions:
             return condition
         return " AND ".join(conditions if condition is None else [f"({condition})", *conditions])
+
+
+# Searches
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRelation:
+    """A search whose arguments are known."""
+
+    catalog: Any
+    table: tuple[str, ...]
+    arguments: dict[str, Any]
+    function: str
+
+    def run(self) -> Any:
+        """Return the rows that are found."""
+        return self.catalog.search(self.table, **self.arguments)
+
+    def columns(self) -> tuple[str, ...] | None:
+        """Return the columns of the result, without a search; None if they are not certain."""
+        arguments, table = self.arguments, self.table
+        query = arguments.get("text" if self.function == "text_search" else "vector")
+        if arguments.get("as_of") is not None or any("." in name for name in arguments.get("columns") or ()):
+            return None
+        columns = arguments.get("columns")
+        columns = columns or self.catalog.schema(table, arguments.get("version"), arguments.get("tag")).names
+        is_single = isinstance(query, str) or (
+            isinstance(query, list) and not any(isinstance(value, str | list) for value in query)
+        )
+        measures = _MEASURES[self.function]
+        return (*columns, *measures) if is_single else (QUERY, RANK, *measures, *columns)
+
+
+def prepare_search(query: PlannedQuery, call: SearchCall) -> SearchRelation:
+    """Return the search that a call in FROM means: `vector_search(…)`, `text_search(…)` or `hybrid_search(…)`.
+
+    `queries` is a subquery, or the name of a table or view, with the columns `query_id` and `vector`, `text` or both.
+
+    Raises:
+        InvalidInputError: an argument is missing, or has an unknown name.
+    """
+    texts = _parse_arguments(call)
+    if "table" not in texts:
+        raise InvalidInputError(f"{call.function} needs the table: {call.function}(table => 'main.ml.docs', …)")
+    parts = _parse_table_name(query, texts.pop("table"))
+    table = resolve_table(query.catalog, parts)
+    if table is None:
+        raise InvalidInputError(
+            f"{'.'.join(parts)} is a table or view of Spark: {call.function} takes one of a catalog"
+        )
+    queries = texts.pop("queries", None)
+    arguments = query.evaluate(texts)
+    if call.function == "hybrid_search":
+        arguments.setdefault("hybrid", True)
+    if isinstance(arguments.get("columns"), str):
+        arguments["columns"] = [arguments["columns"]]
+    if isinstance(arguments.get("vector"), list):
+        arguments["vector"] = _to_floats(arguments["vector"])
+    if queries is not None:
+        name = "text" if call.function == "text_search" else "vector"
+        arguments[name] = query.run_text(_to_query_text(query, queries))
+    return SearchRelation(*table, arguments, call.function)
+
+
+def _parse_arguments(call: SearchCall) -> dict[str, str]:
+    """Return the text of each argument by its name."""
+    arguments: dict[str, str] = {}
+    order, names = iter(_ARGUMENT_ORDER[call.function]), _ARGUMENT_NAMES[call.function]
+    for name, text in _split_arguments(call.arguments):
+        if name is None:
+            name = next(order, None)
+            if name is None:
+                raise InvalidInputError(f"{call.function}: name the arguments after the first, such as k => 10")
+        if name not in names:
+            raise InvalidInputError(f"{call.function} has no argument {name}; {suggest(name, names)}")
+        if name in arguments:
+            raise InvalidInputError(f"{call.function}: {name} is given twice")
+        arguments[name] = text
+    return arguments
+
+
+def _split_arguments(text: str) -> Iterator[tuple[str | None, str]]:
+    """Yield name, if there is one, and text of each argument."""
+    tokens, depth, first, name = tokenize(text), 0, 0, None
+    for index, token in enumerate(tokens):
+        depth += (token.text in ("(", "[")) - (token.text in (")", "]")) if token.token_type not in STRINGS else 0
+        if token.token_type is TokenType.FARROW and depth == 0 and index == first + 1:
+            name, first = tokens[first].text.lower(), index + 1
+        is_last = index == len(tokens) - 1
+        if (token.token_type is TokenType.COMMA and depth == 0) or is_last:
+            end = token.end + 1 if is_last else token.start
+            if first < len(tokens):
+                yield name, text[tokens[first].start : end].strip()
+            first, name = index + 1, None
+
+
+def _parse_table_name(query: PlannedQuery, text: str) -> tuple[str, ...]:
+    """Return the parts of a table's name, which is a text, a parameter, or `TABLE` and a name."""
+    tokens = tokenize(text)
+    if tokens[0].token_type in STRINGS or tokens[0].text == ":":
+        return parse_levels(str(query.evaluate({"table": text})["table"]))
+    names = [token.text for token in tokens if token.text not in (".", "(", ")")]
+    return tuple(names[1:] if names[0].upper() == "TABLE" and len(names) > 1 else names)
+
+
+def _to_query_text(query: PlannedQuery, text: str) -> str:
+    if text.startswith("("):
+        return text
+    tokens = tokenize(text)
+    if tokens[0].token_type in STRINGS:
+        levels = parse_levels(str(query.evaluate({"queries": text})["queries"]))
+        return f"TABLE {'.'.join(map(quote_name, levels))}"
+    return text if tokens[0].text.upper() == "TABLE" else f"TABLE {text}"
+
+
+def _to_floats(values: list[Any]) -> list[Any]:
+    """Return a vector as floats, since literals such as 0.1 are decimals to Spark."""
+    return [_to_floats(value) if isinstance(value, list) else float(value) for value in values]
+
+
+# Statements
 
 
 def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
@@ -389,7 +544,7 @@ def parse_time(run: Callable[[str], DataFrame], expression: str) -> datetime:
 
 @contextmanager
 def limit_nesting() -> Iterator[None]:
-    """Refuse a statement that is nested too deeply for Python or for Spark's parser.
+    """Refuse a statement that is nested too deeply for sqlglot, at some 100 parentheses, or for Spark's parser.
 
     Raises:
         InvalidInputError: it is.
@@ -417,17 +572,13 @@ def run_query(
 
 def read_settings(spark: SparkSession) -> Settings:
     """Return the settings of a session that decide what a query means."""
-
-    def is_on(name: str) -> bool:
-        return str(spark.conf.get(f"spark.sql.{name}", "false")).lower() == "true"
-
-    is_ansi = is_on("ansi.enabled")
-    has_quoted = is_ansi and is_on("ansi.doubleQuotedIdentifiers")
+    is_ansi = is_set(spark, "ansi.enabled")
+    has_quoted_names = is_ansi and is_set(spark, "ansi.doubleQuotedIdentifiers")
     return Settings(
-        is_case_sensitive=is_on("caseSensitive"),
+        is_case_sensitive=is_set(spark, "caseSensitive"),
         is_ansi=is_ansi,
         zone=spark.conf.get("spark.sql.session.timeZone", None),
-        is_odd=has_quoted or any(map(is_on, ODD_SETTINGS)),
+        is_odd=has_quoted_names or any(is_set(spark, name) for name in ODD_SETTINGS),
     )
 
 
@@ -438,8 +589,8 @@ def to_scan(plan: ScanPlan) -> Scan:
 
 def _open(name: str, pinned: PinnedVersion) -> FoundTable:
     _, dataset = pinned.open()
-    shown = [column for column in dataset.schema if not column.name.startswith(COMPANION)]
-    return FoundTable(name, pinned, pa.schema(shown), int(dataset.count_rows()))
+    columns = [column for column in dataset.schema if not column.name.startswith(COMPANION)]
+    return FoundTable(name, pinned, pa.schema(columns), int(dataset.count_rows()))
 
 
 def _indent(text: str) -> list[str]:

@@ -212,7 +212,7 @@ class _Select:
             condition = join.args.get("on")
             if condition is None or isinstance(condition, exp.Boolean):
                 continue
-            before = [each for each in range(self._segment(place), place) if not self._is_hidden(each)]
+            before = [earlier for earlier in range(self._segment(place), place) if not self._is_hidden(earlier)]
             visible = [*before, place]
             self._push(condition, visible, self._sides_of(place, visible), "the join keeps rows without it")
 
@@ -254,8 +254,8 @@ class _Select:
         """Return whether one of the first joins may make the columns of a relation null."""
         joined = 0 < place <= upto and not self._is_hidden(place)
         own = joined and self._kind(place).startswith(("LEFT", "FULL"))
-        later = any(self._kind(each).startswith(("RIGHT", "FULL")) for each in range(place + 1, upto + 1))
-        return own or later or any(not self._is_known(each) for each in range(1, upto + 1))
+        later = any(self._kind(number).startswith(("RIGHT", "FULL")) for number in range(place + 1, upto + 1))
+        return own or later or any(not self._is_known(number) for number in range(1, upto + 1))
 
     def _is_known(self, place: int) -> bool:
         kind = self._kind(place)
@@ -264,10 +264,10 @@ class _Select:
 
     def _sides_of(self, place: int, visible: Sequence[int]) -> set[int]:
         """Return the relations whose rows the ON of a join may drop before it."""
-        if any(not self._is_known(each) for each in range(1, len(self._joins) + 1)):
+        if any(not self._is_known(number) for number in range(1, len(self._joins) + 1)):
             return set()
         kind = self._kind(place)
-        left = {each for each in visible if each < place and not self._may_be_null(each, place - 1)}
+        left = {earlier for earlier in visible if earlier < place and not self._may_be_null(earlier, place - 1)}
         if kind.startswith("FULL"):
             return set()
         if "ANTI" in kind:
@@ -391,8 +391,8 @@ class Planner:
         is_odd = any("SEMI" in join.kind or "ANTI" in join.kind or join.method for join in joins)
         if first is None or node.args.get("laterals") or is_odd:
             return None
-        columns = [self.source(each).columns for each in (first.this, *(join.this for join in joins))]
-        return None if None in columns else tuple(name for each in columns for name in each or ())
+        columns = [self.source(relation).columns for relation in (first.this, *(join.this for join in joins))]
+        return None if None in columns else tuple(name for names in columns for name in names or ())
 
     # Conditions
 
@@ -466,10 +466,10 @@ class Planner:
         return name if self._settings.is_case_sensitive else name.lower()
 
     def _count(self, names: Sequence[str], name: str) -> int:
-        return sum(self._key(each) == self._key(name) for each in names)
+        return sum(self._key(other) == self._key(name) for other in names)
 
     def _column(self, names: Sequence[str], name: str) -> str | None:
-        matches = [each for each in names if self._key(each) == self._key(name)]
+        matches = [other for other in names if self._key(other) == self._key(name)]
         return matches[0] if len(matches) == 1 else None
 
     # Columns
@@ -540,13 +540,13 @@ class Planner:
         if not self._is_direct(scan) or scan.use.is_sampled or scan.use.renames_columns or select.views:
             return None
         conjuncts = list_conjuncts(node.args["where"].this) if node.args.get("where") else []
-        if len(scan.conditions) != len(conjuncts) or not all(each.is_exact for each in scan.conditions):
+        if len(scan.conditions) != len(conjuncts) or not all(condition.is_exact for condition in scan.conditions):
             return None
         group = node.args.get("group")
         if group is not None and not _says_only(group, "expressions"):
             return None
-        keys = [self._own_column(scan, select, each) for each in (group.expressions if group is not None else [])]
-        items = [self._item(scan, select, each) for each in node.expressions]
+        keys = [self._own_column(scan, select, key) for key in (group.expressions if group is not None else [])]
+        items = [self._item(scan, select, item) for item in node.expressions]
         if None in keys or None in items or len(set(keys)) != len(keys):
             return None
         known = [item for item in items if item is not None]
@@ -649,7 +649,7 @@ def list_conjuncts(node: Expr) -> list[Expr]:
     node = node.unnest()
     if not isinstance(node, exp.And):
         return [node]
-    return [conjunct for each in node.flatten() for conjunct in list_conjuncts(each)]
+    return [conjunct for term in node.flatten() for conjunct in list_conjuncts(term)]
 
 
 def _counts_rows(star: exp.Star) -> bool:

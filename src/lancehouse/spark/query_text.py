@@ -131,7 +131,10 @@ class QueryText:
         )
 
     def plain_strings(self) -> frozenset[str]:
-        """Return the values of string literals without escapes, which Spark and sqlglot certainly read alike."""
+        """Return the values of string literals without escapes, which Spark, sqlglot and Lance certainly read alike.
+
+        A backslash is an escape to Spark, and a character to Lance: they disagree on where such a text ends.
+        """
         plain: set[str] = set()
         other: set[str] = set()
         for token in self.tokens:
@@ -185,9 +188,9 @@ class QueryText:
     def replace(self, replacements: Sequence[Replacement]) -> str:
         """Return the text with parts replaced; its own braces are doubled, as `spark.sql` formats it."""
         pieces, place = [], 0
-        for each in sorted(replacements, key=lambda each: (each.start, each.end)):
-            pieces += [escape_braces(self.text[place : each.start]), each.text]
-            place = each.end
+        for replacement in sorted(replacements, key=lambda replacement: (replacement.start, replacement.end)):
+            pieces += [escape_braces(self.text[place : replacement.start]), replacement.text]
+            place = replacement.end
         return "".join([escape_braces(self._prefix), *pieces, escape_braces(self.text[place:])])
 
 

@@ -70,7 +70,7 @@ from lancehouse.spark.engine import (
 from lancehouse.spark.queries import MOST_KEYS, SMALL_BYTES, read_settings
 from lancehouse.spark.query_scans import Planner, find_tables, list_conjuncts
 from lancehouse.spark.query_text import QueryText
-from lancehouse.spark.session import to_local_frame, to_struct
+from lancehouse.spark.session import is_set, name_normalizer, to_local_frame, to_struct
 from lancehouse.spark.statement_parser import (
     BY_SOURCE,
     MATCHED,
@@ -159,12 +159,14 @@ def change_rows(address: TableAddress, plan: Plan, where: str = "") -> ChangeRes
                 change = replace(_delete(job, pinned, written, changes), new=written.new)
                 used += change.files
                 at = locate_table(table)
-                kinds = {each.action for each in changes.actions}
+                kinds = {action.action for action in changes.actions}
                 if kinds == {"delete"}:
                     version = commit_deletion(table, at, dataset, change, where, how.properties)
                 else:
                     inserts = "insert" in kinds
-                    names = dataset.schema.names if inserts else {c for each in changes.actions for c in each.columns}
+                    names = dataset.schema.names
+                    if not inserts:
+                        names = {column for action in changes.actions for column in action.columns}
                     version = commit_rewrite(table, at, dataset, change, names, how.properties, is_merge=inserts)
         return ChangeResult(version, written.inserted, written.updated, change.rows - written.updated)
 
@@ -300,8 +302,8 @@ class ChangeTasks:
     def _update(self, action: RowAction, batches: Batches) -> WrittenRows:
         table, dataset = self.pinned.open()
         convert, addresses, ids = self._converter(action, dataset.schema), list[Any](), list[Any]()
-        kept = [name for name in dataset.schema.names if name not in action.columns]
-        rows_at_once = BLOB_ROWS if any(has_blobs(dataset.schema.field(name)) for name in kept) else None
+        unchanged = [name for name in dataset.schema.names if name not in action.columns]
+        rows_at_once = BLOB_ROWS if any(has_blobs(dataset.schema.field(name)) for name in unchanged) else None
 
         def convert_batches() -> Iterator[pa.RecordBatch]:
             for batch in self._read_blobs(action, dataset.schema, batches):
@@ -311,7 +313,7 @@ class ChangeTasks:
                     addresses.append(np.array(part.column(1)))
                     ids.append(np.array(row_ids))
                     with translate_errors(table, table.storage_options):
-                        others = _take(dataset, row_ids, kept)
+                        others = _take(dataset, row_ids, unchanged)
                     new = convert(part)
                     arrays = [(new if name in action.columns else others).column(name) for name in dataset.schema.names]
                     yield pa.RecordBatch.from_arrays(arrays, schema=dataset.schema)
@@ -340,12 +342,14 @@ class ChangeTasks:
 
     def _incoming(self, action: RowAction, schema: pa.Schema) -> tuple[list[int], SparkToLance]:
         """Return the positions of an action's columns in batches of Spark, and what converts them."""
-        chosen = [(place, each) for place, each in enumerate(self.struct["fields"]) if each["name"] in action.columns]
+        columns = [
+            (place, column) for place, column in enumerate(self.struct["fields"]) if column["name"] in action.columns
+        ]
         target = schema
         if action.action != "insert":
             target = pa.schema([schema.field(name) for name in schema.names if name in action.columns])
-        rows = from_spark_rows({"type": "struct", "fields": [each for _, each in chosen]}, target)
-        return [place for place, _ in chosen], rows
+        rows = from_spark_rows({"type": "struct", "fields": [column for _, column in columns]}, target)
+        return [place for place, _ in columns], rows
 
 
 def _split_runs(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -363,13 +367,13 @@ def _take(dataset: Any, row_ids: Any, columns: Sequence[str]) -> pa.RecordBatch:
     if not columns:
         return pa.RecordBatch.from_pylist([], schema)
     if any(map(has_blobs, schema)):
-        wanted = ", ".join(map(str, row_ids))
+        id_list = ", ".join(map(str, row_ids))
         rows = dataset.scanner(
-            columns=list(columns), filter=f"{ROW} IN ({wanted})", with_row_id=True, blob_handling="all_binary"
+            columns=list(columns), filter=f"{ROW} IN ({id_list})", with_row_id=True, blob_handling="all_binary"
         ).to_table()
-        found = rows.column(ROW).to_numpy()
-        order = np.argsort(found, kind="stable")
-        rows = rows.take(order[np.searchsorted(found, row_ids, sorter=order)])
+        found_ids = rows.column(ROW).to_numpy()
+        order = np.argsort(found_ids, kind="stable")
+        rows = rows.take(order[np.searchsorted(found_ids, row_ids, sorter=order)])
     else:
         rows = dataset._take_rows(row_ids.tolist(), columns=list(columns))
     return cast_to_table(rows.combine_chunks().to_batches()[0], schema)
@@ -385,7 +389,7 @@ def read_rows(
     scan = Scan(tuple(columns), filter, with_row_id=True, with_row_address=True)
     table, dataset = pinned.open()
     fields = {ROW: pa.field(_ROW, pa.int64()), ADDRESS: pa.field(_ADDRESS, pa.int64())}
-    schema = pa.schema([fields.get(each.name, each) for each in scan.schema(table, dataset)])
+    schema = pa.schema([fields.get(field.name, field) for field in scan.schema(table, dataset)])
     rows = to_spark_rows(schema)
 
     def work(parts: list[FragmentRange]) -> Batches:
@@ -413,11 +417,11 @@ def create_view(stack: ExitStack, frame: DataFrame) -> str:
 
 def needed_columns(schema: pa.Schema, expressions: Sequence[str | None]) -> list[str]:
     """Return the columns of a table that expressions may name: at least those that they do name."""
-    words = [list_words(each) for each in expressions if each is not None]
+    words = [list_words(expression) for expression in expressions if expression is not None]
     if None in words:
         return list(schema.names)
-    known = {word for each in words for word in each or ()}
-    return [name for name in schema.names if name.lower() in known]
+    names = {word for some_words in words for word in some_words or ()}
+    return [name for name in schema.names if name.lower() in names]
 
 
 def read_needed(schema: pa.Schema, expressions: Sequence[str | None], read: Callable[[list[str]], Any]) -> Any:
@@ -494,7 +498,7 @@ def plan_replace_where(
     delete = plan_delete(spark, run, alias, where, filter)
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
-        gone, new = delete(stack, pinned, schema), rows(schema)
+        deletion, new = delete(stack, pinned, schema), rows(schema)
         view = create_view(stack, new)
         checked = run(
             f"SELECT 2 AS {_CLAUSE}, CAST(NULL AS BIGINT) AS {_ADDRESS}, CAST(NULL AS BIGINT) AS {_ROW}, *, "  # noqa: S608
@@ -505,8 +509,8 @@ def plan_replace_where(
         clause = functions.when(functions.col(_IN_SOURCE), functions.lit(2)).otherwise(refused)
         names = [functions.col(quote_name(name)) for name in new.columns]
         checked = checked.select(clause.alias(_CLAUSE), _ADDRESS, _ROW, *names)
-        frame = checked.unionByName(gone.rows, allowMissingColumns=True)
-        return RowChanges(frame, (*gone.actions, RowAction("insert", tuple(new.columns))))
+        frame = checked.unionByName(deletion.rows, allowMissingColumns=True)
+        return RowChanges(frame, (*deletion.actions, RowAction("insert", tuple(new.columns))))
 
     return plan
 
@@ -531,7 +535,7 @@ def plan_merge(
 
     def plan(stack: ExitStack, pinned: PinnedVersion, schema: pa.Schema) -> RowChanges:
         source, conditions = _read_source(read, statement), [filter]
-        if not any(each.rows == BY_SOURCE for each in statement.clauses):
+        if not any(clause.rows == BY_SOURCE for clause in statement.clauses):
             keys = _find_keys(spark, statement, schema, source)
             rows = _read_if_small(stack, source, min(SMALL_BYTES, driver_bytes)) if keys.links else None
             if rows is not None and (wanted := _key_conditions(schema, rows, keys.links)):
@@ -540,8 +544,8 @@ def plan_merge(
                 if changes is not None:
                     return changes
                 source = to_local_frame(spark, rows)
-        known = " AND ".join(f"({each})" for each in conditions if each is not None) or None
-        return _MergePlan(spark, run, statement, stack, pinned, schema, source, known).build()
+        joined = " AND ".join(f"({condition})" for condition in conditions if condition is not None) or None
+        return _MergePlan(spark, run, statement, stack, pinned, schema, source, joined).build()
 
     return plan
 
@@ -559,14 +563,14 @@ def _match_upsert(
     schema = pinned.open()[1].schema
     if not keys.is_all or not is_upsert(statement.clauses):
         return None
-    values = to_table_columns(rows, schema, partial(_fold, spark))
+    values = to_table_columns(rows, schema, name_normalizer(spark))
     if values is None:
         return None
-    known = " AND ".join(conditions)
-    matched = match_upsert(pinned, rows, values, keys.links, statement.clauses, known, driver_bytes)
+    joined = " AND ".join(conditions)
+    matched = match_upsert(pinned, rows, values, keys.links, statement.clauses, joined, driver_bytes)
     if matched is None:
         return None
-    actions = tuple(RowAction(each.action, tuple(schema.names)) for each in statement.clauses)
+    actions = tuple(RowAction(clause.action, tuple(schema.names)) for clause in statement.clauses)
     return RowChanges(matched.rename_columns([_CLAUSE, _ADDRESS, _ROW, *schema.names]), actions)
 
 
@@ -587,8 +591,8 @@ def _read_if_small(stack: ExitStack, frame: DataFrame, most_bytes: int) -> pa.Ta
     ]
     rows = rows.cast(pa.schema(zones))
     types = to_struct(to_spark_rows(rows.schema).struct)
-    same = [each.dataType.jsonValue() for each in types] == [each.dataType.jsonValue() for each in frame.schema]
-    return rows if rows.num_rows <= MOST_KEYS and same else None
+    is_same = [field.dataType.jsonValue() for field in types] == [field.dataType.jsonValue() for field in frame.schema]
+    return rows if rows.num_rows <= MOST_KEYS and is_same else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,9 +613,9 @@ def _find_keys(spark: SparkSession, statement: MergeRows, schema: pa.Schema, fra
         return _MergeKeys(())
     uses = {use: schemas[use.parts[-1]] for use in find_tables(query) if use.parts[-1] in schemas}
     links = Planner(query, uses, settings=read_settings(spark)).links
-    found = [(link.column, link.other_column) for link in links if link.scan.use.parts == (_TABLE,)]
+    keys = [(link.column, link.other_column) for link in links if link.scan.use.parts == (_TABLE,)]
     joins = query.tree.args["joins"]
-    return _MergeKeys(found, len(found) == len(list_conjuncts(joins[0].args["on"])))
+    return _MergeKeys(keys, len(keys) == len(list_conjuncts(joins[0].args["on"])))
 
 
 def _key_conditions(schema: pa.Schema, rows: pa.Table, links: Sequence[tuple[str, str]]) -> list[str]:
@@ -620,7 +624,7 @@ def _key_conditions(schema: pa.Schema, rows: pa.Table, links: Sequence[tuple[str
         is_one_of(schema.field(column), pc.unique(rows.column(other)).drop_null().to_pylist())
         for column, other in links
     ]
-    return [each.sql for each in conditions if each is not None]
+    return [condition.sql for condition in conditions if condition is not None]
 
 
 def add_source_columns(address: TableAddress, read: RunQuery, statement: MergeRows) -> None:
@@ -630,14 +634,14 @@ def add_source_columns(address: TableAddress, read: RunQuery, statement: MergeRo
         TableSchemaValidationError: Lance has no such type; nothing was changed.
     """
     source = _read_source(read, statement)
-    fold, clauses = partial(_fold, source.sparkSession), statement.clauses
-    names = {fold(name) for each in clauses for path, _ in each.assignments or () for name in path[-1:]}
-    if any(each.assignments is None for each in clauses):
+    fold, clauses = name_normalizer(source.sparkSession), statement.clauses
+    names = {fold(path[-1]) for clause in clauses for path, _ in clause.assignments or ()}
+    if any(clause.assignments is None for clause in clauses):
         names |= set(map(fold, source.columns))
 
     def plan(schema: pa.Schema) -> pa.Schema:
-        known = set(map(fold, schema.names))
-        new = [each for each in source.schema if fold(each.name) in names - known]
+        missing = names - set(map(fold, schema.names))
+        new = [field for field in source.schema if fold(field.name) in missing]
         return incoming_schema(StructType(new).jsonValue(), WriteOptions(), schema)
 
     evolve_columns(address, plan)
@@ -661,44 +665,43 @@ class _MergePlan:
     filter: str | None
 
     def build(self) -> RowChanges:
-        clauses = [(number, each, self._assignments(each)) for number, each in enumerate(self.statement.clauses, 1)]
-        used = [self.statement.on, *(each.condition for each in self.statement.clauses)]
-        used += [value for _, each, values in clauses if each.rows != NOT_MATCHED for value in values.values()]
+        clauses = [
+            (number, clause, self._assignments(clause)) for number, clause in enumerate(self.statement.clauses, 1)
+        ]
+        used = [self.statement.on, *(clause.condition for clause in self.statement.clauses)]
+        used += [value for _, clause, values in clauses if clause.rows != NOT_MATCHED for value in values.values()]
         frame: DataFrame = read_needed(self.schema, used, partial(self._join, clauses))
         columns: dict[str, list[str]] = {}
         for number, _, assignments in clauses:
             for place, name in enumerate(assignments):
                 columns.setdefault(name, []).append(_value(number, place))
-        kinds = [_kind(rows) for rows in dict.fromkeys(each.rows for each in self.statement.clauses)]
+        kinds = [_kind(rows) for rows in dict.fromkeys(clause.rows for clause in self.statement.clauses)]
         number = functions.coalesce(*map(functions.col, kinds))
         values = [
-            functions.coalesce(*(assign(frame, each, self.schema, name) for each in names)).alias(name)
+            functions.coalesce(*(assign(frame, value, self.schema, name) for value in names)).alias(name)
             for name, names in columns.items()
         ]
-        chosen = frame.select(number.alias(_CLAUSE), _ADDRESS, _ROW, *values).where(functions.col(_CLAUSE) > 0)
-        actions = tuple(RowAction(each.action, tuple(assignments)) for _, each, assignments in clauses)
-        matched = [each for each in self.statement.clauses if each.rows == MATCHED]
+        changed = frame.select(number.alias(_CLAUSE), _ADDRESS, _ROW, *values).where(functions.col(_CLAUSE) > 0)
+        actions = tuple(RowAction(clause.action, tuple(assignments)) for _, clause, assignments in clauses)
+        matched = [clause for clause in self.statement.clauses if clause.rows == MATCHED]
         only_deletes = len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None
-        return RowChanges(chosen, actions, is_repeatable=only_deletes)
+        return RowChanges(changed, actions, is_repeatable=only_deletes)
 
     def _assignments(self, clause: Clause) -> dict[str, str]:
         """Return the columns that a clause sets, and the expressions."""
         if clause.assignments is not None:
             return resolve_assignments(self.spark, self.schema, clause.assignments, self._table_names())
-        computed = {name for known, each in definitions(self.schema).items() for name in (known, each.companion)}
-        names = {_fold(self.spark, name): name for name in self.source.columns}
-        missing = [name for name in self.schema.names if _fold(self.spark, name) not in names and name not in computed]
+        fold, computed = name_normalizer(self.spark), definitions(self.schema)
+        optional = {*computed, *(definition.companion for definition in computed.values())}
+        names = {fold(name): name for name in self.source.columns}
+        missing = [name for name in self.schema.names if fold(name) not in names and name not in optional]
         if missing and not self.statement.evolves:
             raise TableSchemaValidationError(
                 f"MERGE: the source has no column {', '.join(missing)}, and * needs every column of the table: name "
                 "the columns that are set"
             )
         alias = quote_name(self.statement.source_alias)
-        return {
-            name: f"{alias}.{quote_name(names[_fold(self.spark, name)])}"
-            for name in self.schema.names
-            if _fold(self.spark, name) in names
-        }
+        return {name: f"{alias}.{quote_name(names[fold(name)])}" for name in self.schema.names if fold(name) in names}
 
     def _table_names(self) -> tuple[str, Name]:
         return self.statement.alias or self.statement.table[-1], self.statement.table
@@ -707,7 +710,7 @@ class _MergePlan:
         statement = self.statement
         table = create_view(self.stack, read_rows(self.spark, self.pinned, columns, self.filter))
         source = create_view(self.stack, self.source.withColumn(_IN_SOURCE, functions.lit(True)))
-        kinds = {each.rows for each in statement.clauses}
+        kinds = {clause.rows for clause in statement.clauses}
         outer = (BY_SOURCE in kinds, NOT_MATCHED in kinds)
         join = {(True, True): "FULL OUTER", (True, False): "LEFT OUTER", (False, True): "RIGHT OUTER"}
         t, s = quote_name(self._table_names()[0]), quote_name(statement.source_alias)
@@ -722,13 +725,13 @@ class _MergePlan:
 
     def _add(self, frame: DataFrame, clauses: Any, rows: str, condition: str, struct: str, alias: str) -> DataFrame:
         """Add what the clauses of a kind yield, where only the columns of one side have names."""
-        if not any(each.rows == rows for _, each, _ in clauses):
+        if not any(clause.rows == rows for _, clause, _ in clauses):
             return frame
         view, own = create_view(self.stack, frame), set(frame.columns)
         # The columns of this side come to the fore; those of the frame that have the same names go into a struct.
         fields = [name for name in frame.schema[struct].dataType.names if name not in own]
-        shown = "".join(f", {struct}.{quote_name(name)}" for name in fields)
-        inner = f"SELECT {', '.join(map(quote_name, frame.columns))}{shown} FROM {view}"  # noqa: S608
+        fields_text = "".join(f", {struct}.{quote_name(name)}" for name in fields)
+        inner = f"SELECT {', '.join(map(quote_name, frame.columns))}{fields_text} FROM {view}"  # noqa: S608
         added = self.run(f"SELECT *{_select(clauses, rows, condition)} FROM ({inner}) AS {alias}")  # noqa: S608
         return added.drop(*fields)
 
@@ -738,12 +741,12 @@ def _select(clauses: Sequence[tuple[int, Clause, dict[str, str]]], rows: str, co
 
     A value is computed only in rows to which its clause applies: it might fail in others.
     """
-    some = [(number, each, values) for number, each, values in clauses if each.rows == rows]
-    if not some:
+    of_kind = [(number, clause, values) for number, clause, values in clauses if clause.rows == rows]
+    if not of_kind:
         return ""
-    whens = " ".join(f"WHEN ({each.condition or 'TRUE'}) THEN {number}" for number, each, _ in some)
+    whens = " ".join(f"WHEN ({clause.condition or 'TRUE'}) THEN {number}" for number, clause, _ in of_kind)
     text = f", CASE WHEN {condition} THEN CASE {whens} ELSE 0 END END AS {_kind(rows)}"
-    for number, _, values in some:
+    for number, _, values in of_kind:
         for place, value in enumerate(values.values()):
             text += f", CASE WHEN {_kind(rows)} = {number} THEN ({value}) END AS {_value(number, place)}"
     return text
@@ -760,19 +763,15 @@ def _value(number: int, place: int) -> str:
 # Columns and types
 
 
-def _fold(spark: SparkSession, name: str) -> str:
-    """Return a name in the form in which Spark compares names."""
-    return name if spark.conf.get("spark.sql.caseSensitive") == "true" else name.lower()
-
-
 def resolve_column(spark: SparkSession, schema: pa.Schema, name: str) -> str:
     """Return the column of a table that a name means.
 
     Raises:
         TableColumnNotFoundError: there is none.
     """
-    known = {_fold(spark, each): each for each in schema.names}
-    if (column := known.get(_fold(spark, name))) is None:
+    fold = name_normalizer(spark)
+    columns = {fold(column): column for column in schema.names}
+    if (column := columns.get(fold(name))) is None:
         raise TableColumnNotFoundError(f"there is no column {name}; the table has {', '.join(schema.names)}")
     return column
 
@@ -793,21 +792,22 @@ def resolve_assignments(
         InvalidInputError: a field of a struct is set, or a column twice.
     """
     alias, name = table
-    prefixes = [(_fold(spark, alias),), *(tuple(_fold(spark, each) for each in name[at:]) for at in range(len(name)))]
+    fold = name_normalizer(spark)
+    prefixes = [(fold(alias),), *(tuple(map(fold, name[first:])) for first in range(len(name)))]
     resolved: dict[str, str] = {}
     for path, value in assignments:
         column = path
-        if len(path) > 1 and tuple(_fold(spark, each) for each in path[:-1]) in prefixes:
+        if len(path) > 1 and tuple(map(fold, path[:-1])) in prefixes:
             column = path[-1:]
         if len(column) > 1:
             raise InvalidInputError(
                 f"{'.'.join(path)}: a field of a struct cannot be set alone; set {column[0]} to a whole struct, "
                 "such as with named_struct"
             )
-        known = resolve_column(spark, schema, column[0])
-        if known in resolved:
-            raise InvalidInputError(f"{known} is set twice")
-        resolved[known] = value
+        target = resolve_column(spark, schema, column[0])
+        if target in resolved:
+            raise InvalidInputError(f"{target} is set twice")
+        resolved[target] = value
     return resolved
 
 
@@ -866,7 +866,7 @@ def _are_intervals(one: str, other: str) -> bool:
 
 
 def _cast(spark: SparkSession, value: Column, source: DataType, target: StructField) -> Column:
-    if spark.conf.get("spark.sql.ansi.enabled") != "true":
+    if not is_set(spark, "ansi.enabled"):
         # Without ANSI, Spark's cast wraps numbers that are too large. Those of whole numbers are checked by the writer.
         if {source.typeName(), target.dataType.typeName()} <= _CHECKED:
             return value

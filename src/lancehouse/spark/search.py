@@ -82,11 +82,11 @@ def search(
         selector: the version.
         driver_bytes: one vector is searched for in this process, before this returns, if its column has no more bytes.
     """
-    asked, id_type = collect_queries(vector, text, hybrid)
+    query_set, id_type = collect_queries(vector, text, hybrid)
     pinned = PinnedVersion.resolve(address, selector)
-    if asked.ids is None and asked.queries.texts is None and how.prefilter:
-        return _search_one(spark, pinned, asked.queries, how, driver_bytes)
-    frames = [_search_many(spark, pinned, part, id_type, how) for part in _split_queries(asked)]
+    if query_set.ids is None and query_set.queries.texts is None and how.prefilter:
+        return _search_one(spark, pinned, query_set.queries, how, driver_bytes)
+    frames = [_search_many(spark, pinned, part, id_type, how) for part in _split_queries(query_set)]
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionAll(frame)
@@ -103,9 +103,9 @@ def explain(
     selector: VersionSelector,
 ) -> str:
     """Return how a search would be done, as text. See `search` for the arguments."""
-    asked, _ = collect_queries(vector, text, hybrid)
+    query_set, _ = collect_queries(vector, text, hybrid)
     table, dataset = PinnedVersion.resolve(address, selector).open()
-    return plan_search(table, dataset, how, asked.queries, parallelism(spark)).explain()
+    return plan_search(table, dataset, how, query_set.queries, parallelism(spark)).explain()
 
 
 def collect_queries(vector: Any, text: Any, hybrid: Any) -> tuple[QuerySet, Any]:
@@ -114,33 +114,37 @@ def collect_queries(vector: Any, text: Any, hybrid: Any) -> tuple[QuerySet, Any]
     Raises:
         InvalidInputError: they are no queries; see `parse_query_table`.
     """
-    frames = [each for each in (vector, text) if callable(getattr(each, "mapInArrow", None))]
+    frames = [queries for queries in (vector, text) if callable(getattr(queries, "mapInArrow", None))]
     if not frames:
         return parse_queries(vector, text, hybrid), None
     frame, *columns = choose_table(vector, text, hybrid, type(frames[0]))
-    wanted = [QUERY, *(name for name, is_wanted in zip((VECTOR, TEXT), columns, strict=True) if is_wanted)]
-    narrow = frame.select(*[name for name in wanted if name in frame.columns])
+    names = [QUERY, *(name for name, is_used in zip((VECTOR, TEXT), columns, strict=True) if is_used)]
+    narrow = frame.select(*[name for name in names if name in frame.columns])
     with translate_task_errors():
         rows = narrow.toArrow()
     return parse_query_table(rows, *columns), narrow.schema[QUERY].dataType
 
 
-def _split_queries(asked: QuerySet) -> Iterator[QuerySet]:
+def _split_queries(query_set: QuerySet) -> Iterator[QuerySet]:
     """Yield queries in parts that can be sent with a plan."""
-    count, queries = len(asked.queries), asked.queries
+    count, queries = len(query_set.queries), query_set.queries
     size = 0 if queries.vectors is None else queries.vectors.nbytes
     size += sum(len(text or "") for text in queries.texts or ())
     parts = max(1, min(count, -(-size // WIRE_BYTES)))
     for first, last in pairwise(count * part // parts for part in range(parts + 1)):
-        ids = None if asked.ids is None else asked.ids.slice(first, last - first)
+        ids = None if query_set.ids is None else query_set.ids.slice(first, last - first)
         yield QuerySet(queries.slice(range(first, last)), ids)
 
 
-def _search_many(spark: SparkSession, pinned: PinnedVersion, asked: QuerySet, id_type: Any, how: Search) -> DataFrame:
+def _search_many(
+    spark: SparkSession, pinned: PinnedVersion, query_set: QuerySet, id_type: Any, how: Search
+) -> DataFrame:
     table, dataset = pinned.open()
-    plan = plan_search(table, dataset, how, asked.queries, parallelism(spark))
-    rows = _ResultRows(pinned, plan, plan.search.schema(table, dataset, with_ids=asked.ids is not None), asked.ids)
-    queries = asked.queries
+    plan = plan_search(table, dataset, how, query_set.queries, parallelism(spark))
+    rows = _ResultRows(
+        pinned, plan, plan.search.schema(table, dataset, with_ids=query_set.ids is not None), query_set.ids
+    )
+    queries = query_set.queries
 
     def find(piece: SearchPiece) -> Found:
         return find_hits(*pinned.open(), plan, piece, queries.slice(piece.numbers))
@@ -233,8 +237,9 @@ def _search_one(
 
     def work(_: int) -> Batches:
         table, dataset = pinned.open()
-        found = query.search_index(table, dataset) if hits is None else query.read_hits(table, dataset, hits)
-        return map(rows.convert_batch, found.combine_chunks().to_batches())  # one batch, so that Spark keeps the order
+        result = query.search_index(table, dataset) if hits is None else query.read_hits(table, dataset, hits)
+        # One batch, so that Spark keeps the order.
+        return map(rows.convert_batch, result.combine_chunks().to_batches())
 
     return run_in_tasks(spark, [0], work, to_struct(rows.struct))
 
@@ -242,8 +247,8 @@ def _search_one(
 def _search_here(table: TableRef, dataset: Any, query: VectorSearch) -> pa.Table:
     if has_vector_index(dataset, query.column):
         return query.search_index(table, dataset)
-    whole = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
-    return query.read_hits(table, dataset, best_hits(query.search_parts(table, dataset, whole), query.k))
+    fragments = [FragmentRange(fragment.fragment_id) for fragment in dataset.get_fragments()]
+    return query.read_hits(table, dataset, best_hits(query.search_parts(table, dataset, fragments), query.k))
 
 
 def _search_by_comparison(spark: SparkSession, pinned: PinnedVersion, query: VectorSearch) -> list[Hit]:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from tempfile import TemporaryFile
 from types import FrameType
@@ -29,15 +29,10 @@ from lancehouse.spark.java import JavaNotFoundError, find_java
 
 DRIVER_BYTES = "LANCEHOUSE_DRIVER_BYTES"
 """Environment variable with the number of bytes that a question may read to be answered by the driver itself."""
+CONNECT = "sc://"
+"""Scheme of the URL of a Spark Connect server."""
 OLDEST = (4, 2)
 """The oldest version of Spark that is supported."""
-
-
-def prepare_environment() -> None:
-    """Set the environment so that PySpark finds a Java and its workers run this Python, unless the user has set it."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        os.environ["JAVA_HOME"] = str(find_java())
 
 
 def local(cores: int | None = None, options: Mapping[str, str] | None = None) -> SparkSession:
@@ -47,7 +42,7 @@ def local(cores: int | None = None, options: Mapping[str, str] | None = None) ->
         cores: number of cores to use, all by default.
         options: settings of Spark.
     """
-    prepare_environment()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(find_java())
     builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName("lancehouse")
     defaults = {
@@ -65,17 +60,37 @@ def local(cores: int | None = None, options: Mapping[str, str] | None = None) ->
         return builder.getOrCreate()
 
 
-def start_session(master: str) -> SparkSession:
-    """Return the active session, or start one on a cluster, such as `spark://…`, `yarn` or `local[4]`.
+def start_session(master: str, name: str, options: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the active session, or start one on a cluster.
+
+    Args:
+        master: where Spark runs: `spark://…`, `yarn`, `local[4]`, or a Spark Connect server, `sc://HOST:PORT`.
+        name: name of the application.
+        options: settings of Spark.
 
     Raises:
-        InvalidInputError: Spark does not start; the message says why.
+        InvalidInputError: Spark does not start; the message says why, without the parameters of a Connect URL.
     """
-    prepare_environment()
+    builder = SparkSession.builder.appName(name).config(map=dict(options or {}))
+    place = _hide_parameters(master)
     try:
-        return SparkSession.builder.master(master).appName("lancehouse maintenance").getOrCreate()
-    except (PySparkException, Py4JJavaError) as error:
-        raise InvalidInputError(f"Spark does not start on {master}: {error}") from error
+        if master.startswith(CONNECT):  # Java and the workers are the server's
+            return builder.remote(master).getOrCreate()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+            os.environ["JAVA_HOME"] = str(find_java())
+        return builder.master(master).getOrCreate()
+    except JavaNotFoundError as error:
+        raise InvalidInputError(str(error)) from error
+    except PySparkException as error:
+        raise InvalidInputError(f"Spark does not start on {place}: {str(error).splitlines()[0]}") from error
+    except Py4JJavaError as error:
+        raise InvalidInputError(f"Spark does not start on {place}: {error.java_exception.getMessage()}") from error
+
+
+def _hide_parameters(master: str) -> str:
+    """Return a master without the parameters of a Spark Connect URL, which may hold a token."""
+    return master.partition(";")[0].rstrip("/") if master.startswith(CONNECT) else master
 
 
 def check_session(spark: SparkSession) -> None:
@@ -95,6 +110,20 @@ def check_session(spark: SparkSession) -> None:
         )
 
 
+def is_set(spark: SparkSession, name: str) -> bool:
+    """Return whether a setting of Spark SQL, such as `caseSensitive`, is true; Spark takes `TRUE` for it too."""
+    # Without a default of our own, which would come before that of Spark: `ansi.enabled` is true unless it is set.
+    return str(spark.conf.get(f"spark.sql.{name}")).lower() == "true"
+
+
+def name_normalizer(spark: SparkSession) -> Callable[[str], str]:
+    """Return a function that brings names into the form in which Spark compares them.
+
+    The setting is read once: each read is a call of the JVM, or a request to a Connect server.
+    """
+    return str if is_set(spark, "caseSensitive") else str.lower
+
+
 def default_driver_bytes() -> int:
     """Return how many bytes a question may read to be answered by the driver itself.
 
@@ -110,11 +139,11 @@ def default_driver_bytes() -> int:
 def to_local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Return a DataFrame of rows that are in the memory of this process, in their order."""
     converter = to_spark_rows(rows.schema)
-    found = rows.combine_chunks().to_batches()
-    if not found:  # Spark cannot convert columns without any chunk
-        found = [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in rows.schema], schema=rows.schema)]
-    batches = map(converter.convert_batch, found)
-    return spark.createDataFrame(pa.Table.from_batches(batches, converter.schema), to_struct(converter.struct))
+    batches = rows.combine_chunks().to_batches()
+    if not batches:  # Spark cannot convert columns without any chunk
+        batches = [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in rows.schema], schema=rows.schema)]
+    table = pa.Table.from_batches(map(converter.convert_batch, batches), converter.schema)
+    return spark.createDataFrame(table, to_struct(converter.struct))
 
 
 def to_struct(json: Mapping[str, Any]) -> StructType:
@@ -175,12 +204,15 @@ def remote_session(url: str) -> Iterator[SparkSession]:
     Raises:
         InvalidInputError: the server cannot be reached. The message has no parameters, which may hold a token.
     """
-    host = url.partition(";")[0].rstrip("/")
     try:
         spark = SparkSession.builder.remote(url).create()
         check_session(spark)
     except PySparkException as error:
-        raise InvalidInputError(f"{host} cannot be used: {error.getMessage() or type(error).__name__}") from error
+        reason = error.getMessage() or type(error).__name__
+        raise InvalidInputError(f"{_hide_parameters(url)} cannot be used: {reason}") from error
+    except InvalidInputError:
+        spark.stop()
+        raise
     try:
         yield spark
     finally:

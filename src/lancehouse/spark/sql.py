@@ -91,7 +91,7 @@ def _parent_settings(levels: Sequence[str]) -> dict[str, str]:
         return {}
     if "" in levels:
         raise InvalidInputError("a level of parent is empty")
-    delimiter = next((each for each in DELIMITERS if not any(each in level for level in levels)), None)
+    delimiter = next((candidate for candidate in DELIMITERS if not any(candidate in level for level in levels)), None)
     if delimiter is None:
         raise InvalidInputError(f"parent {levels!r} has every delimiter in it that could be between its levels")
     return {".parent": delimiter.join(levels), ".parent_delimiter": delimiter}

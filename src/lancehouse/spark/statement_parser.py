@@ -1,7 +1,8 @@
 """Parse the statements of `cat.sql` that are no queries: changes, definitions of tables, SHOW, DESCRIBE and so on.
 
-Statements are read token by token, and each word must be one that the statement knows: nothing is skipped. Expressions
-and queries inside them are not parsed here. They stay the text that the user wrote, for Spark.
+sqlglot takes some of these, such as SHOW and OPTIMIZE, for one piece of text. So statements are read token by token
+here, and each word must be one that the statement knows: nothing is skipped. Expressions and queries inside them are
+not parsed here. They stay the text that the user wrote, for Spark.
 """
 
 from __future__ import annotations
@@ -569,8 +570,8 @@ class _Parser:
         if not clauses:
             raise self._error("WHEN")
         for rows in (MATCHED, NOT_MATCHED, BY_SOURCE):
-            some = [each for each in clauses if each.rows == rows]
-            if any(each.condition is None for each in some[:-1]):
+            of_kind = [clause for clause in clauses if clause.rows == rows]
+            if any(clause.condition is None for clause in of_kind[:-1]):
                 raise InvalidInputError(
                     f"MERGE: of several clauses WHEN {rows.upper()}, only the last may be without a condition"
                 )
@@ -777,7 +778,7 @@ class _Parser:
         for place, token in enumerate(tokens):
             is_name = place == 0 or tokens[place - 1].token_type is TokenType.COMMA
             if is_name and place + 1 < len(tokens) and tokens[place + 1].token_type is TokenType.DOT:
-                name = "".join(each.text for each in tokens[place : place + 3])
+                name = "".join(part.text for part in tokens[place : place + 3])
                 raise self._unsupported_error(
                     f"{name}, a field of a struct,",
                     "new columns with structs are written s STRUCT<x: INT>, and a struct gets fields by an append with "

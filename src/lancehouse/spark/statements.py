@@ -53,7 +53,7 @@ Change = TypeVar("Change", sql.UpdateRows, sql.DeleteRows, sql.MergeRows)
 Text = TypeVar("Text", str, str | None)
 
 VACUUM_HOURS = 14 * 24
-"""Age in hours up to which VACUUM keeps old versions by default."""
+"""Age in hours up to which VACUUM keeps old versions by default. That of lance-spark removes all of them."""
 INDEX_KINDS = {"FTS": "INVERTED"}
 """Names of indices that differ between lance-spark and Lance."""
 
@@ -146,11 +146,11 @@ class _Runner:
             TableNotFoundError: there is none.
             UnsupportedOperationError: it is a table or a view of Spark.
         """
-        if (found := resolve_table(self._catalog, name)) is None:
+        if (table := resolve_table(self._catalog, name)) is None:
             raise UnsupportedOperationError(
                 f"{format_levels(name)} is a table or view of Spark, not of this catalog: use spark.sql for it"
             )
-        return found[0], tuple(found[1])
+        return table[0], tuple(table[1])
 
     def _find_if_exists(self, name: sql.Name, *, if_exists: bool) -> tuple[LanceCatalog, Levels] | None:
         try:
@@ -179,14 +179,14 @@ class _Runner:
 
     def _run_for(self, expressions: Sequence[str | None]) -> RunQuery:
         """Return what runs a query with some expressions: only subqueries may name tables of catalogs."""
-        if any(sql.has_subquery(each) for each in expressions if each is not None):
+        if any(sql.has_subquery(expression) for expression in expressions if expression is not None):
             return self._query
         return lambda text: self._spark.sql(text, dict(self._args) or None)
 
     def _result(self, columns: str, rows: Rows) -> DataFrame:
         schema = parse_schema(columns)
-        found = [dict(zip(schema.names, row, strict=True)) for row in rows]
-        return to_local_frame(self._spark, pa.Table.from_pylist(found, schema))  # which Spark collects without a job
+        records = [dict(zip(schema.names, row, strict=True)) for row in rows]
+        return to_local_frame(self._spark, pa.Table.from_pylist(records, schema))  # which Spark collects without a job
 
     def _nothing(self) -> DataFrame:
         return self._spark.createDataFrame([], StructType([]))
@@ -227,13 +227,13 @@ class _Runner:
             schema: columns of the table.
             statement: says which columns they are.
         """
-        shown = [name for name in schema.names if not name.startswith(COMPANION)]
+        columns = [name for name in schema.names if not name.startswith(COMPANION)]
         if statement.by_name:
             names = [resolve_column(self._spark, schema, name) for name in rows.columns]
         elif statement.columns is not None:
             names = [resolve_column(self._spark, schema, name) for name in statement.columns]
         else:
-            names = shown
+            names = columns
         if len(names) != len(rows.columns):
             raise TableSchemaValidationError(
                 f"INSERT: the query has {len(rows.columns)} columns, and {len(names)} are expected: {', '.join(names)}"
@@ -267,8 +267,8 @@ class _Runner:
         )
         values = {name: self._translate_literal(schema.field(name), value) for name, value in columns.items()}
         if condition is not None and condition.is_exact and None not in values.values():
-            known = {name: value for name, value in values.items() if value is not None}
-            return self._report_affected(owner.update(levels, known, condition.sql).updated)
+            literals = {name: value for name, value in values.items() if value is not None}
+            return self._report_affected(owner.update(levels, literals, condition.sql).updated)
         filter_ = None if condition is None or where is None else condition.sql
         run = self._run_for([where, *columns.values()])
         plan = row_statements.plan_update(
@@ -335,10 +335,10 @@ class _Runner:
         statement = shorten_qualifiers(statement, levels)
         if statement.evolves:
             row_statements.add_source_columns(owner._address(levels), self._query, statement)
-        expressions = [statement.on, *(each.condition for each in statement.clauses)]
-        expressions += [value for each in statement.clauses for _, value in each.assignments or ()]
+        expressions = [statement.on, *(clause.condition for clause in statement.clauses)]
+        expressions += [value for clause in statement.clauses for _, value in clause.assignments or ()]
         # Rows that the source cannot match need not be read, unless a clause is about them.
-        by_source = any(each.rows == sql.BY_SOURCE for each in statement.clauses)
+        by_source = any(clause.rows == sql.BY_SOURCE for clause in statement.clauses)
         alias, schema = statement.alias or statement.table[-1], read_columns(owner, levels)
         condition = None if by_source else self._translate(schema, statement.on, alias, qualified=True)
         filter_ = None if condition is None else condition.sql
@@ -424,8 +424,8 @@ class _Runner:
     def _drop_columns(self, statement: sql.DropColumns) -> DataFrame:
         owner, levels = self._find(statement.table)
         columns = [self._column_of(owner, levels, name, missing_ok=statement.if_exists) for name in statement.columns]
-        if known := [name for name in columns if name is not None]:
-            owner.drop_columns(levels, known)
+        if existing := [name for name in columns if name is not None]:
+            owner.drop_columns(levels, existing)
         return self._nothing()
 
     def _rename_column(self, statement: sql.RenameColumn) -> DataFrame:
@@ -465,8 +465,8 @@ class _Runner:
 
     def _unset_properties(self, statement: sql.UnsetProperties) -> DataFrame:
         owner, levels = self._find(statement.table)
-        known = owner.properties(levels)
-        if not statement.if_exists and (missing := [name for name in statement.names if name not in known]):
+        properties = owner.properties(levels)
+        if not statement.if_exists and (missing := [name for name in statement.names if name not in properties]):
             raise InvalidInputError(f"the table has no property {', '.join(missing)}; write IF EXISTS to ignore that")
         owner.unset_properties(levels, list(statement.names))
         return self._nothing()
@@ -482,8 +482,8 @@ class _Runner:
         return self._nothing()
 
     def _drop_table(self, statement: sql.DropTable) -> DataFrame:
-        if (found := self._find_if_exists(statement.table, if_exists=statement.if_exists)) is not None:
-            owner, levels = found
+        if (table := self._find_if_exists(statement.table, if_exists=statement.if_exists)) is not None:
+            owner, levels = table
             owner.drop(levels, missing_ok=statement.if_exists)
         return self._nothing()
 
@@ -513,8 +513,8 @@ class _Runner:
         owner, levels = self._namespace(statement.namespace)
         matches = partial(matches_pattern, statement.pattern)
         if statement.what == "namespaces":
-            found = owner.namespaces(list(levels)) if statement.namespace is not None else owner.namespaces()
-            return self._result("namespace string", [[name] for name in found if matches(parse_levels(name)[-1])])
+            namespaces = owner.namespaces(list(levels)) if statement.namespace is not None else owner.namespaces()
+            return self._result("namespace string", [[name] for name in namespaces if matches(parse_levels(name)[-1])])
         names = [parse_levels(name)[-1] for name in owner.tables(list(levels))]
         rows = [[format_levels(levels), name, False] for name in names if matches(name)]
         return self._result("namespace string, tableName string, isTemporary boolean", rows)
@@ -544,11 +544,11 @@ class _Runner:
         return self._result("name string, parent_branch string, parent_version long", rows)
 
     def _show_properties(self, owner: LanceCatalog, levels: Levels, key: str | None) -> DataFrame:
-        known = owner.properties(levels)
+        properties = owner.properties(levels)
         if key is None:
-            return self._result("key string, value string", sorted(known.items()))
+            return self._result("key string, value string", sorted(properties.items()))
         absent = f"Table {format_levels(levels)} does not have property: {key}"
-        return self._result("key string, value string", [[key, known.get(key, absent)]])
+        return self._result("key string, value string", [[key, properties.get(key, absent)]])
 
     def _show_indices(self, address: TableAddress) -> DataFrame:
         rows = list[list[Any]]()
@@ -561,7 +561,7 @@ class _Runner:
                         index.name,
                         list(index.field_names),
                         index.index_type.lower(),
-                        *(stats.get(each) for each in counts),
+                        *(stats.get(count) for count in counts),
                     ]
                 )
         return self._result(
@@ -572,9 +572,7 @@ class _Runner:
 
     def _describe(self, statement: sql.Describe) -> DataFrame:
         owner, levels = self._find(statement.table)
-        columns = [
-            (each.name, each.dataType.simpleString(), each.metadata.get("comment")) for each in owner.schema(levels)
-        ]
+        columns = describe_columns(owner.schema(levels))
         if statement.column is not None:
             name = self._column_of(owner, levels, statement.column)
             rows = [row for row in columns if row[0] == name]
@@ -603,14 +601,14 @@ class _Runner:
             "Comment": properties.get("comment"),
             "Table Properties": "[" + ",".join(f"{key}={value}" for key, value in sorted(properties.items())) + "]",
         }
-        found = [(name, value, "") for name, value in details.items() if value is not None]
-        return [("", "", ""), ("# Detailed Table Information", "", ""), *found]
+        rows = [(name, value, "") for name, value in details.items() if value is not None]
+        return [("", "", ""), ("# Detailed Table Information", "", ""), *rows]
 
     def _describe_namespace(self, statement: sql.DescribeNamespace) -> DataFrame:
         owner, levels = self._namespace(statement.namespace)
         id_ = list(owner._namespace_id("namespace", list(levels)))
-        found = get_client(owner._connection).describe_namespace(DescribeNamespaceRequest(id=id_))
-        properties = redact_properties(found.properties or {})
+        response = get_client(owner._connection).describe_namespace(DescribeNamespaceRequest(id=id_))
+        properties = redact_properties(response.properties or {})
         rows = [("Namespace Name", format_levels(levels)), *sorted(properties.items())]
         return self._result("info_name string, info_value string", rows)
 
@@ -627,17 +625,19 @@ class _Runner:
 
     def _optimize(self, statement: sql.Optimize) -> DataFrame:
         owner, levels = self._find(statement.table)
-        done = owner.compact(levels, **statement.options)
+        result = owner.compact(levels, **statement.options)
         counts = ("fragments_removed", "fragments_added", "files_removed", "files_added")
-        return self._result(", ".join(f"{each} long" for each in counts), [[getattr(done, each) for each in counts]])
+        return self._result(
+            ", ".join(f"{count} long" for count in counts), [[getattr(result, count) for count in counts]]
+        )
 
     def _vacuum(self, statement: sql.Vacuum) -> DataFrame:
         owner, levels = self._find(statement.table)
         hours = VACUUM_HOURS if statement.hours is None else statement.hours
         if not 0 <= hours < 24 * 365 * 1000:
             raise InvalidInputError(f"VACUUM: RETAIN {hours:g} HOURS is no age")
-        done = owner.cleanup(levels, older_than=timedelta(hours=hours), dry_run=statement.dry_run)
-        return self._result("bytes_removed long, old_versions long", [[done.bytes, done.versions]])
+        result = owner.cleanup(levels, older_than=timedelta(hours=hours), dry_run=statement.dry_run)
+        return self._result("bytes_removed long, old_versions long", [[result.bytes, result.versions]])
 
     def _create_index(self, statement: sql.CreateIndex) -> DataFrame:
         owner, levels = self._find(statement.table)
@@ -651,10 +651,10 @@ class _Runner:
             )
         column = self._column_of(owner, levels, statement.column) or statement.column
         kind = statement.kind.upper()
-        built = owner.create_index(
+        index = owner.create_index(
             levels, column, INDEX_KINDS.get(kind, kind), statement.name, replace=False, **statement.options
         )
-        return self._result("index_name string, version long", [[built.name, built.version]])
+        return self._result("index_name string, version long", [[index.name, index.version]])
 
     def _has_index(self, owner: LanceCatalog, levels: Levels, name: str) -> bool:
         with owner._address(levels).to_ref().dataset() as dataset:
@@ -674,8 +674,8 @@ class _Runner:
         version = statement.version
         with owner._address(levels).to_ref().dataset() as dataset:
             tags = dataset.tags.list()
-            known = tags if statement.kind == "tag" else dataset.branches.list()
-        if statement.if_not_exists and statement.name in known:
+            refs = tags if statement.kind == "tag" else dataset.branches.list()
+        if statement.if_not_exists and statement.name in refs:
             return self._result("name string", [[statement.name]])
         if statement.tag is not None:
             if statement.tag not in tags or tags[statement.tag].get("branch") not in (None, "main"):
@@ -690,8 +690,8 @@ class _Runner:
     def _drop_ref(self, statement: sql.DropRef) -> DataFrame:
         owner, levels = self._find(statement.table)
         with owner._address(levels).to_ref().dataset() as dataset:
-            known = dataset.tags.list() if statement.kind == "tag" else dataset.branches.list()
-        if statement.if_exists and statement.name not in known:
+            refs = dataset.tags.list() if statement.kind == "tag" else dataset.branches.list()
+        if statement.if_exists and statement.name not in refs:
             return self._nothing()
         drop = owner.untag if statement.kind == "tag" else owner.drop_branch
         drop(levels, statement.name)
@@ -723,11 +723,11 @@ def shorten_qualifiers(statement: Change, levels: Levels) -> Change:
         return shorter
     clauses = tuple(
         replace(
-            each,
-            condition=shorten(each.condition),
-            assignments=None if each.assignments is None else shorten_all(each.assignments),
+            clause,
+            condition=shorten(clause.condition),
+            assignments=None if clause.assignments is None else shorten_all(clause.assignments),
         )
-        for each in statement.clauses
+        for clause in statement.clauses
     )
     return replace(statement, table=table, on=shorten(statement.on), clauses=clauses)
 
@@ -740,15 +740,15 @@ def read_columns(owner: LanceCatalog, levels: Levels) -> pa.Schema:
 
 def describe_columns(struct: StructType) -> list[tuple[str, str, str | None]]:
     """Return names, types and comments of columns, as DESCRIBE shows them."""
-    return [(each.name, each.dataType.simpleString(), each.metadata.get("comment")) for each in struct]
+    return [(field.name, field.dataType.simpleString(), field.metadata.get("comment")) for field in struct]
 
 
 def matches_pattern(pattern: str | None, name: str) -> bool:
     """Return whether a name matches a pattern of SHOW: `*` is any text, `|` separates alternatives; case is ignored."""
     if pattern is None:
         return True
-    alternatives = (".*".join(map(re.escape, each.strip().split("*"))) for each in pattern.split("|"))
-    return any(re.fullmatch(each, name, re.IGNORECASE | re.DOTALL) for each in alternatives)
+    alternatives = (".*".join(map(re.escape, alternative.strip().split("*"))) for alternative in pattern.split("|"))
+    return any(re.fullmatch(alternative, name, re.IGNORECASE | re.DOTALL) for alternative in alternatives)
 
 
 # Properties of columns, as lance-spark names them
@@ -785,19 +785,19 @@ def _apply_column_property(schema: pa.Schema, column: str, key: str, value: str)
         return with_vectors(schema, {column: int(value)})
     if column not in schema.names:
         raise InvalidInputError(f"{name}: there is no column {column}; there are {', '.join(schema.names)}")
-    at, found = schema.names.index(column), schema.field(column)
-    dtype: Any = found.type
+    at, field = schema.names.index(column), schema.field(column)
+    dtype: Any = field.type
     if key in (HALF, LARGE) and value.lower() == "false":
         return schema
     if key == HALF and value.lower() == "true" and _is_float_list(dtype):
         element = dtype.value_field.with_type(pa.float16())
         size = dtype.list_size if isinstance(dtype, pa.FixedSizeListType) else -1
-        return schema.set(at, found.with_type(pa.list_(element, size)))
+        return schema.set(at, field.with_type(pa.list_(element, size)))
     if key == LARGE and value.lower() == "true" and pa.types.is_string(dtype):
-        return schema.set(at, found.with_type(pa.large_string()))
+        return schema.set(at, field.with_type(pa.large_string()))
     if key == ENCODING and value.lower() == "blob" and pa.types.is_binary(dtype):
-        metadata: dict[Any, Any] = {**(found.metadata or {}), _BLOB: b"true"}
-        return schema.set(at, found.with_type(pa.large_binary()).with_metadata(metadata))
+        metadata: dict[Any, Any] = {**(field.metadata or {}), _BLOB: b"true"}
+        return schema.set(at, field.with_type(pa.large_binary()).with_metadata(metadata))
     if key not in (HALF, LARGE, ENCODING):
         raise UnsupportedOperationError(
             f"{name} is not supported; known are {VECTOR}, {HALF}, {LARGE} and {ENCODING}='blob'"
@@ -855,8 +855,8 @@ def format_type(dtype: Any) -> str:
             return f"MAP<{format_type(dtype.keyType)}, {format_type(dtype.valueType)}>"
         case "struct":
             fields = (
-                f"{quote_name(each.name)}: {format_type(each.dataType)}" + ("" if each.nullable else " NOT NULL")
-                for each in dtype
+                f"{quote_name(field.name)}: {format_type(field.dataType)}" + ("" if field.nullable else " NOT NULL")
+                for field in dtype
             )
             return f"STRUCT<{', '.join(fields)}>"
     return str(dtype.simpleString()).upper()

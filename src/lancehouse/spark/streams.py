@@ -188,6 +188,10 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         )
 
     def _find_end(self, origin: Offset, upto: int, max_rows: int, max_versions: int) -> Offset:
+        """Return where a batch ends: before the fragment that is too much, or after the last version that it may read.
+
+        Only versions that add rows count; a batch has one fragment at least, however large.
+        """
         end, rows, rows_before, grown = origin, 0, 0, 0
         for position, fragment in self._walk_fragments(origin, upto):
             if fragment is None:
@@ -231,9 +235,9 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
         Spark asks twice (offset, then partitions), so it is cached until a batch is done.
         """
-        while after < upto and (known := self._increments.get(after + 1)) is not None:
+        while after < upto and (increment := self._increments.get(after + 1)) is not None:
             after += 1
-            yield known
+            yield increment
         read = read_changes if self._follow.with_changes else read_increments
         for increment in read(self._table_ref(), after, upto, lossless=self._follow.is_lossless):
             self._increments[increment.version] = increment
@@ -283,8 +287,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Yield the rows of a partition, with the columns that the stream began with."""
         rows = to_spark_rows(self._schema)
         changes = self._follow.with_changes
-        found = read_versions(self._pinned, self._scan, self._columns, partition.value, with_changes=changes)
-        for version, batch in found:
+        batches = read_versions(self._pinned, self._scan, self._columns, partition.value, with_changes=changes)
+        for version, batch in batches:
             yield from rows.convert_batches(self._add_version(batch, version))
 
     def _add_version(self, batch: pa.RecordBatch, version: int) -> pa.RecordBatch:
@@ -296,8 +300,8 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def commit(self, end: Json) -> None:
         """Drop cached increments of versions that are read."""
-        done = Offset.from_json(end).version
-        self._increments = {version: known for version, known in self._increments.items() if version >= done}
+        version = Offset.from_json(end).version
+        self._increments = {number: increment for number, increment in self._increments.items() if number >= version}
 
 
 def add_version_column(table: object, schema: pa.Schema) -> pa.Schema:
@@ -354,7 +358,7 @@ def keep_filled(
         "table": format_levels(address.id),
         f"{SECRET_PREFIX}properties": json.dumps(dict(connection.properties)),
         "startingVersion": LATEST,
-        "failOnDataLoss": "false",
+        "failOnDataLoss": "false",  # nothing is lost: the rows to fill are those of the table, not of the stream
     }
     rows = spark.readStream.format("lance").options(**options).load()
     query = rows.writeStream.foreachBatch(fill).option("checkpointLocation", checkpoint).trigger(**trigger)
@@ -418,7 +422,7 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def _is_done(self, table: TableRef, batch: int, properties: Mapping[str, str]) -> bool:
         last_properties = _last_batch_properties(table, self._query)
         last = int(last_properties.get(BATCH, -1))
-        checkpoints = {each[CHECKPOINT] for each in (last_properties, properties) if CHECKPOINT in each}
+        checkpoints = {last_properties.get(CHECKPOINT), properties.get(CHECKPOINT)} - {None}
         if self._is_given and (last > batch or len(checkpoints) > 1):
             # With a new checkpoint Spark numbers batches from 0 again. Taking them for batches that are committed
             # already would silently lose their rows.
@@ -437,17 +441,17 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 def _last_batch_properties(table: TableRef, query: str) -> Mapping[str, str]:
     """Return the properties of the last version that a query made, or an empty mapping."""
-    found: Mapping[str, str] = {}
+    last_properties: Mapping[str, str] = {}
 
-    def is_ours(made: Any) -> bool:
-        nonlocal found
-        properties: Mapping[str, str] = made.transaction_properties or {}
+    def is_ours(version: Any) -> bool:
+        nonlocal last_properties
+        properties: Mapping[str, str] = version.transaction_properties or {}
         if properties.get(QUERY) == query:
-            found = properties
-        return bool(found)
+            last_properties = properties
+        return bool(last_properties)
 
     find_version(table, is_ours)
-    return found
+    return last_properties
 
 
 def _query_id(query: StreamQuery) -> str:

@@ -36,8 +36,8 @@ def resolve_table(catalog: LanceCatalog, parts: Sequence[str]) -> tuple[LanceCat
     Raises:
         TableNotFoundError: nobody knows the name; the message proposes a similar one.
     """
-    found = find_table(catalog, parts, lambda owner, levels: owner._address(levels).to_ref().find())
-    return None if found is None else found[:2]
+    table = find_table(catalog, parts, lambda owner, levels: owner._address(levels).to_ref().find())
+    return None if table is None else table[:2]
 
 
 def find_table(

@@ -85,12 +85,12 @@ def _find_latest(pinned: PinnedVersion, began_ms: int) -> dict[str, Any]:
     """Return number and transaction of the version that was the latest at a time; it is cached as opened."""
     table = pinned.address.to_ref(pinned.job, branch=pinned.branch)
     for dataset in _versions_newest_first(table, began_ms):
-        found: dict[str, Any] = {"version": int(dataset.version), "transaction_uuid": read_transaction_uuid(dataset)}
+        version: dict[str, Any] = {"version": int(dataset.version), "transaction_uuid": read_transaction_uuid(dataset)}
         # The pinned version was there before the query, whatever the clock of its writer says.
-        is_pinned = replace(pinned, **found) == pinned
+        is_pinned = replace(pinned, **version) == pinned
         if is_pinned or to_millis(dataset.get_version()["timestamp"]) <= began_ms:
-            replace(pinned, **found).keep_open(replace(table, version=dataset.version), dataset)
-            return found
+            replace(pinned, **version).keep_open(replace(table, version=dataset.version), dataset)
+            return version
     raise ConcurrentModificationError(f"{table} was dropped and made anew meanwhile; run the query again")
 
 
@@ -108,7 +108,7 @@ def _versions_newest_first(table: TableRef, began_ms: int) -> Iterator[Any]:
         dataset = table.open()
     yield dataset
     with table.dataset():
-        older = sorted((each["version"] for each in dataset.version_refs()), reverse=True)
+        older = sorted((version["version"] for version in dataset.version_refs()), reverse=True)
         for version in older:
             if version < dataset.version:
                 yield dataset.checkout_version(version)
@@ -216,11 +216,11 @@ def read_version(spark: SparkSession, pinned: PinnedVersion, scan: Scan, *, foll
 
     def work(parts: list[FragmentRange]) -> Batches:
         table, dataset = pinned.open()
-        return (made for batch in scan.batches(table, dataset, parts) for made in rows.convert_batches(batch))
+        return (converted for batch in scan.batches(table, dataset, parts) for converted in rows.convert_batches(batch))
 
     def follow(share: TaskShare) -> Batches:
-        found = read_following_batches(pinned, share, scan, schema)
-        return (made for batch in found for made in rows.convert_batches(batch))
+        batches = read_following_batches(pinned, share, scan, schema)
+        return (converted for batch in batches for converted in rows.convert_batches(batch))
 
     if follows:
         frame = run_in_tasks(spark, to_shares(parts), follow, to_struct(rows.struct), size=size)
@@ -239,7 +239,7 @@ def read_small_version(pinned: PinnedVersion, scan: Scan, most_bytes: int) -> pa
     is_large = scan.filter is None and dataset.count_rows() > SMALL_ROWS
     if is_large or estimate_bytes(dataset, schema.names, scan.filter) > most_bytes:
         return None
-    parts = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
+    parts = [FragmentRange(fragment.fragment_id) for fragment in dataset.get_fragments()]
     try:
         batches = list(limit_bytes(scan.batches(table, dataset, parts), most_bytes))
     except TooManyBytesError:  # the files are smaller than their rows
@@ -285,7 +285,7 @@ def read_blobs(frame: DataFrame, columns: Sequence[str], blobs: ReferencedBlobs)
 
     def work(batches: Batches) -> Batches:
         for batch in blobs.fill(batches, [(place,) for place in places]):
-            arrays = [_to_binary(each) if place in places else each for place, each in enumerate(batch.columns)]
+            arrays = [_to_binary(array) if place in places else array for place, array in enumerate(batch.columns)]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
     plain = frame.toDF(*(f"c{number}" for number in range(len(names))))  # mapInArrow does not quote names
@@ -312,13 +312,13 @@ def count_rows(
     pinned = PinnedVersion.resolve(address, selector)
     table, dataset = pinned.open()
     if filter is None:
-        return int(dataset.count_rows())
+        return int(dataset.count_rows())  # the manifest has it
     scan.schema(table, dataset)
 
     def work(parts: list[FragmentRange]) -> list[str]:
         return [str(scan.count(*pinned.open(), parts))]
 
     if estimate_bytes(dataset, (), filter) <= driver_bytes:
-        return scan.count(table, dataset, [FragmentRange(each.fragment_id) for each in dataset.get_fragments()])
+        return scan.count(table, dataset, [FragmentRange(fragment.fragment_id) for fragment in dataset.get_fragments()])
     parts = split_fragments(dataset, parallelism(spark), split=False)
     return sum(map(int, collect_results(spark, parts, work)))

@@ -116,6 +116,8 @@ def overwrite(frame: DataFrame, address: TableAddress, how: WriteOptions, column
             return _create_first_version(frame, address, how, columns=columns)
         except commits.CreateConflictError as error:
             raise create_conflict(table) from error
+    # Lance itself lets an overwrite pass over an append that came meanwhile, whose rows are then gone: the commit below
+    # requires that the table is still at this version.
     base, base_uuid = dataset.version, read_transaction_uuid(dataset)
     schema = columns or new_table_schema(frame.schema.jsonValue(), how, dataset.schema)
     job, used = Job(address), list[NewFragment]()
@@ -188,8 +190,8 @@ def _create_first_version(
         if declared and (not used or (isinstance(error, LanceNamespaceError) and commits.is_refusal(error))):
             try:
                 undo_declaration(table)
-            except LanceNamespaceError as left:
-                error.add_note(f"and the entry that this had made could not be taken back: {left}")
+            except LanceNamespaceError as undo_error:
+                error.add_note(f"and the entry that this had made could not be taken back: {undo_error}")
         raise
 
 
@@ -305,8 +307,8 @@ class Sink:
         try:
             with self.job.clean_up_after(used):
                 if not self.base:
-                    make = commits.create if self.replaces else commits.create_or_append
-                    return make(table, at, self.schema, used, properties)
+                    create = commits.create if self.replaces else commits.create_or_append
+                    return create(table, at, self.schema, used, properties)
                 commits.require_same_table(table, self.base, self.base_uuid)
                 if self.replaces:
                     return commits.overwrite(table, at, self.schema, used, self.base, properties)
@@ -366,17 +368,17 @@ class MergeSink(Sink):
         table = address.to_ref()
         schema, dataset = new_table_schema(struct, how), table.find()
         if dataset is not None:
-            helping = [name for name in latest_by if name not in dataset.schema.names]
-            merged = {"fields": [each for each in struct["fields"] if each["name"] not in helping]}
+            order_only = [name for name in latest_by if name not in dataset.schema.names]
+            merged = {"fields": [column for column in struct["fields"] if column["name"] not in order_only]}
             if evolve_for_rows(address, merged, how):
                 dataset = table.open()
             # In the types of the table; a column that it lacks may tell which row is the latest.
-            named = {each.name: each for each in dataset.schema}
-            if unknown := [name for name in schema.names if name not in named and name not in latest_by]:
+            fields = {column.name: column for column in dataset.schema}
+            if unknown := [name for name in schema.names if name not in fields and name not in latest_by]:
                 raise TableSchemaValidationError(
                     f"{table} has no column {', '.join(unknown)}; it has {', '.join(dataset.schema.names)}"
                 )
-            schema = pa.schema([named.get(each.name, each) for each in schema])
+            schema = pa.schema([fields.get(field.name, field) for field in schema])
         check_keys(address, schema, on)
         from_spark_rows(struct, schema)
         declared = dataset is None and declare_table(table)
@@ -397,9 +399,9 @@ class MergeSink(Sink):
             self.job, tuple(pieces), self.schema, self.schema.names, self.latest_by, transient=frozenset({VERSION})
         )
         how = replace(self.how, run=f"{properties[QUERY]} {properties[BATCH]}", notes=properties)
-        done = merge(LocalEngine(), self.job.address, rows, self.on, self.rules, how)
+        result = merge(LocalEngine(), self.job.address, rows, self.on, self.rules, how)
         self.discard()
-        return done.version
+        return result.version
 
     def abort(self) -> None:
         """Remove what the tasks wrote, which no version needs."""

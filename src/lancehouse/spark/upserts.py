@@ -24,8 +24,8 @@ PLACE = "place"
 
 def is_upsert(clauses: Sequence[Clause]) -> bool:
     """Return whether clauses do no more than UPDATE SET * and INSERT *, each at most once and without a condition."""
-    kinds = [(each.rows, each.action) for each in clauses]
-    is_plain = all(each.condition is None and each.assignments is None for each in clauses)
+    kinds = [(clause.rows, clause.action) for clause in clauses]
+    is_plain = all(clause.condition is None and clause.assignments is None for clause in clauses)
     return is_plain and len(set(kinds)) == len(kinds) and {*kinds} <= {(MATCHED, "update"), (NOT_MATCHED, "insert")}
 
 
@@ -43,9 +43,11 @@ def to_table_columns(rows: pa.Table, schema: pa.Schema, fold: Callable[[str], st
     places = [names.get(fold(name), -1) for name in schema.names]
     if -1 in places:
         return None
-    chosen = rows.select(places).rename_columns(schema.names)
-    types = [[each["type"] for each in struct["fields"]] for struct in (to_spark(chosen.schema), to_spark(schema))]
-    return chosen if [*map(to_ddl, types[0])] == [*map(to_ddl, types[1])] else None
+    table_rows = rows.select(places).rename_columns(schema.names)
+    types = [
+        [field["type"] for field in struct["fields"]] for struct in (to_spark(table_rows.schema), to_spark(schema))
+    ]
+    return table_rows if [*map(to_ddl, types[0])] == [*map(to_ddl, types[1])] else None
 
 
 def match_upsert(
@@ -76,12 +78,12 @@ def match_upsert(
     if estimate_bytes(dataset, [*columns, ROW, ADDRESS], filter) > most_bytes:
         return None
     scan = Scan(columns, filter, with_row_id=True, with_row_address=True, is_checked=True)
-    parts = [FragmentRange(each.fragment_id) for each in dataset.get_fragments()]
-    found = pa.Table.from_batches(scan.batches(table, dataset, parts), scan.schema(table, dataset))
+    parts = [FragmentRange(fragment.fragment_id) for fragment in dataset.get_fragments()]
+    target_rows = pa.Table.from_batches(scan.batches(table, dataset, parts), scan.schema(table, dataset))
     names = [f"k{number}" for number in range(len(links))]
     source = _with_keys(names, rows, [other for _, other in links], {PLACE: pa.array(np.arange(len(rows)))})
     target = _with_keys(
-        names, found, [column for column, _ in links], {each: found.column(each) for each in (ADDRESS, ROW)}
+        names, target_rows, [column for column, _ in links], {name: target_rows.column(name) for name in (ADDRESS, ROW)}
     )
     keys = source.drop_null().group_by(names).aggregate([(PLACE, "count")])
     if len(keys) < len(source.drop_null()):
@@ -89,7 +91,7 @@ def match_upsert(
     matches = source.join(target, names, join_type="left outer")
     if len(matches) > SMALL_ROWS:
         return None
-    return pa.concat_tables([_clause_rows(number, each, matches, values) for number, each in enumerate(clauses, 1)])
+    return pa.concat_tables([_clause_rows(number, clause, matches, values) for number, clause in enumerate(clauses, 1)])
 
 
 def _with_keys(names: Sequence[str], rows: pa.Table, columns: Sequence[str], more: Mapping[str, Any]) -> pa.Table:
@@ -101,8 +103,8 @@ def _with_keys(names: Sequence[str], rows: pa.Table, columns: Sequence[str], mor
 
 def _clause_rows(number: int, clause: Clause, matches: pa.Table, values: pa.Table) -> pa.Table:
     is_matched = pc.is_valid(matches.column(ADDRESS))
-    chosen = matches.filter(is_matched if clause.rows == MATCHED else pc.invert(is_matched))
-    places = [chosen.column(each).combine_chunks().view(pa.int64()) for each in (ADDRESS, ROW)]
-    rows = values.take(chosen.column(PLACE))
-    arrays = [pa.array(np.full(len(chosen), number, np.int32)), *places, *rows.columns]
+    rows_of_clause = matches.filter(is_matched if clause.rows == MATCHED else pc.invert(is_matched))
+    places = [rows_of_clause.column(name).combine_chunks().view(pa.int64()) for name in (ADDRESS, ROW)]
+    rows = values.take(rows_of_clause.column(PLACE))
+    arrays = [pa.array(np.full(len(rows_of_clause), number, np.int32)), *places, *rows.columns]
     return pa.table(arrays, names=["clause", ADDRESS, ROW, *rows.schema.names])

@@ -60,7 +60,7 @@ def rows(ids: Iterable[int], topic: str, texts: Iterable[str]) -> pa.Table:
 
 def embed(text: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return a vector for each text: counts of hashed words and letter triples. A real pipeline would call a model."""
-    return np.array([vector(str(each)) for each in text.to_pylist()], np.float32).reshape(-1, DIMENSION)
+    return np.array([vector(str(value)) for value in text.to_pylist()], np.float32).reshape(-1, DIMENSION)
 
 
 def vector(text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
