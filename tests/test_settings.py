@@ -42,6 +42,8 @@ UNITY = {**AT, "catalog": "main"}
         ("iceberg", {**AT, "max_retries": "0"}, "max_retries", 0),
         ("iceberg", {**AT, "max_retries": 7}, "max_retries", 7),
         ("iceberg", {"endpoint": "https://h/iceberg///"}, "endpoint", "https://h/iceberg"),
+        ("iceberg", {"endpoint": "HTTPS://Host:8443/x"}, "endpoint", "https://Host:8443/x"),
+        ("iceberg", {"endpoint": "http://h/x?"}, "endpoint", "http://h/x"),
         # the peer's spellings
         ("polaris", {"polaris.endpoint": "http://h"}, "endpoint", "http://h"),
         ("polaris", {**AT, "polaris.auth_token": "t"}, "auth_token", "t"),
@@ -73,6 +75,8 @@ def test_values_units_and_defaults(client: str, properties: dict[str, Any], fiel
         ("iceberg", {**AT, "header.X": "€"}, "no HTTP header can carry"),
         ("iceberg", {"endpoint": "http://me:secret@h"}, "must not carry a user or password"),
         ("iceberg", {"endpoint": "http://h?x=1"}, "must not have a query"),
+        ("iceberg", {"endpoint": "http://lake..example.com"}, "must have a valid host name"),
+        ("iceberg", {"endpoint": f"http://{'a' * 64}.com"}, "must have a valid host name"),
         ("iceberg", {**AT, "max_retries": "many"}, "'max_retries' must be a whole number"),
         ("iceberg", {**AT, "max_retries": "-1"}, "'max_retries' must be a whole number"),
         ("iceberg", {**AT, "read_timeout": "0"}, "'read_timeout' must be a number greater than 0"),

@@ -57,7 +57,11 @@ def _parse_url(value: str) -> str:
         raise ValueError("must not carry a user or password; use `auth_token` or `credential`")
     if parts.query or parts.fragment:
         raise ValueError("must not have a query or a fragment")
-    return value.rstrip("/")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError("must have a valid host name") from None
+    return parts.geturl().rstrip("/")  # the scheme in lower case, and no empty query or fragment
 
 
 def _parse_credential(value: str) -> str:
