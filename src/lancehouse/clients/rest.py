@@ -249,7 +249,8 @@ class Rest:
         If the response is lost, `is_done` checks whether the change was made. Returns None if it was, else the
         response.
         """
-        for outcome in self._attempts("POST", path, "", body, None, about, on):
+        for attempt in self._attempts("POST", path, "", body, None, about, on):
+            outcome = _doubt_page(attempt, about)
             if outcome.state is CallState.UNKNOWN and is_done():
                 return None
             if outcome.state is not CallState.NOT_HANDLED:
@@ -310,7 +311,8 @@ class Rest:
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
         """Delete one object. A 404 after an attempt whose response was lost is a success: that attempt deleted it."""
         in_doubt = False
-        for outcome in self._attempts("DELETE", path, query, None, None, about, on):
+        for attempt in self._attempts("DELETE", path, query, None, None, about, on):
+            outcome = _doubt_page(attempt, about)
             if outcome.state is CallState.DONE or (in_doubt and outcome.status == 404):
                 return
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN
@@ -422,6 +424,18 @@ def parse_reply(reply: Reply, model: type[M], about: object) -> M:
         raise InternalError(
             f"{about}: the answer of the server cannot be read: {reason} (HTTP {reply.status})"
         ) from None
+
+
+def _doubt_page(outcome: CallOutcome, about: object) -> CallOutcome:
+    """Return the outcome of a change, as unknown if its 2xx response is an HTML page.
+
+    The response to such a change has no body that must be parsed, so a proxy's sign-in page would pass for a success.
+    """
+    if outcome.state is not CallState.DONE or not outcome.result().body.lstrip().startswith(b"<"):
+        return outcome
+    reply = outcome.result()
+    message = f"{about}: the answer is a page, not a catalog's: it begins with {_excerpt(reply.body, 80)!r}"
+    return CallOutcome(CallState.UNKNOWN, reply, InternalError(f"{message} (HTTP {reply.status})"))
 
 
 def _is_commit_response(reply: Reply) -> bool:
