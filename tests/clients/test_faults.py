@@ -134,6 +134,7 @@ def test_a_read_survives_a_passing_fault(setup: Setup, read: str, fault: Fault) 
         (answer_always(500, '{"error": {"message": "oops", "type": "X", "code": 500}}'), lance.InternalError, 1),
         (answer_always(400, '{"error": {"message": "bad", "type": "X", "code": 400}}'), lance.InvalidInputError, 1),
         (answer_always(403, "<html>Forbidden</html>"), lance.PermissionDeniedError, 1),
+        (answer_always(403, "[" * 50_000), lance.PermissionDeniedError, 1),
         (answer_always(409, ""), lance.ConcurrentModificationError, 1),
         (answer_always(302, "", {"Location": "http://elsewhere"}), lance.InternalError, 1),
     ],

@@ -25,6 +25,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from lancehouse.caches import SingleFlight
 from lancehouse.clients.http import (
@@ -332,7 +333,7 @@ class Rest:
     ) -> Iterator[CallOutcome]:
         """Send a request as long as the caller wants another outcome and retries are left, with pauses in between."""
         url = f"{self._base}{path}?{query}" if query else self._base + path
-        data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
+        data = _encode_body(body, about) if body is not None else None
         all_headers = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
         for attempt in count():
             outcome = self._attempt(method, url, data, all_headers, about, on)
@@ -408,6 +409,18 @@ class Rest:
         raise AssertionError("count() does not end")
 
 
+def _encode_body(body: BaseModel, about: object) -> bytes:
+    """Return the JSON of a request.
+
+    Raises:
+        InvalidInputError: it contains text that JSON cannot.
+    """
+    try:
+        return body.model_dump_json(exclude_none=True).encode()
+    except PydanticSerializationError as error:
+        raise InvalidInputError(f"{about}: the request cannot be written as JSON: {error}") from None
+
+
 def parse_reply(reply: Reply, model: type[M], about: object) -> M:
     """Parse a response as a model.
 
@@ -462,7 +475,7 @@ def _parse_error(reply: Reply) -> tuple[str, str]:
         return "", f"the server redirects to {address}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return (FOREIGN_PAGE if reply.body else ""), _excerpt(reply.body, 200)
     match body:
         case {"error": {"message": str(message), **rest}}:
