@@ -35,6 +35,20 @@ def test_a_table_is_one_segment(name: str, wire: str) -> None:
     assert is_plain(name) == (wire == name)
 
 
+@pytest.mark.parametrize(
+    ("levels", "separator"), [(["a\x1fb"], "%1F"), (["db", "\x1f"], "%1F"), (["a.b"], "."), (["a", "b%"], "%25")]
+)
+def test_a_level_with_the_separator_would_be_another_namespace(levels: list[str], separator: str) -> None:
+    with pytest.raises(InvalidInputError, match="for the end of a level"):
+        NamespaceId("wh", tuple(levels)).to_path_segment(separator)
+
+
+def test_a_level_is_unicode() -> None:
+    for parse in (TableId.parse, NamespaceId.parse):
+        with pytest.raises(InvalidInputError, match="Unicode"):
+            parse(["wh", "db", "bad\udcff"])
+
+
 def test_parsing_keeps_every_level() -> None:
     table = TableId.parse(["wh", "a", "b", "t"])
     assert table.parts == ["wh", "a", "b", "t"]

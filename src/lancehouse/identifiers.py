@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from lance_namespace.errors import InvalidInputError
 
@@ -60,8 +60,16 @@ class NamespaceId:
         """Return the levels as one path segment or query value.
 
         Each level is percent-encoded exactly once; `separator` is expected to be encoded already.
+
+        Raises:
+            InvalidInputError: a level contains the separator, so that the segment would name another namespace.
         """
-        return _escape_dot_segment(separator.join(_quote_level(level) for level in self.levels))
+        levels = [_quote_level(level) for level in self.levels]
+        if any(separator in level for level in levels):
+            raise InvalidInputError(
+                f"{self}: the server takes {unquote(separator)!r} for the end of a level, no name may contain it"
+            )
+        return _escape_dot_segment(separator.join(levels))
 
     def __str__(self) -> str:
         return "namespace " + ".".join(self.parts)
@@ -133,6 +141,10 @@ def _check_levels(parts: Sequence[str] | None, least: int, form: str) -> tuple[s
         raise InvalidInputError(f"{form}, at least {least} {'level' if least == 1 else 'levels'}; got {list(levels)!r}")
     if "" in levels:
         raise InvalidInputError(f"{form}, no level may be empty; got {list(levels)!r}")
+    try:
+        "".join(levels).encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"{form}, and every level is Unicode text; got {list(levels)!r}") from None
     return levels
 
 

@@ -134,6 +134,7 @@ def test_a_read_survives_a_passing_fault(setup: Setup, read: str, fault: Fault) 
         (answer_always(500, '{"error": {"message": "oops", "type": "X", "code": 500}}'), lance.InternalError, 1),
         (answer_always(400, '{"error": {"message": "bad", "type": "X", "code": 400}}'), lance.InvalidInputError, 1),
         (answer_always(403, "<html>Forbidden</html>"), lance.PermissionDeniedError, 1),
+        (answer_always(403, "[" * 50_000), lance.PermissionDeniedError, 1),
         (answer_always(409, ""), lance.ConcurrentModificationError, 1),
         (answer_always(302, "", {"Location": "http://elsewhere"}), lance.InternalError, 1),
     ],
@@ -228,7 +229,9 @@ def test_a_lost_create_of_somebody_else_is_not_ours(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [lost_answer, slow(5), answer_always(503), reset], ids=["lost", "slow", "503", "reset"]
+    "fault",
+    [lost_answer, slow(5), answer_always(503), reset, html, answer_after(200, PAGE)],
+    ids=["lost", "slow", "503", "reset", "html", "html after it was made"],
 )
 def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
     setup.proxy.add(fault, method="DELETE")
@@ -241,7 +244,9 @@ def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
-@pytest.mark.parametrize("fault", [lost_answer, throttle("0")], ids=["lost", "429"])
+@pytest.mark.parametrize(
+    "fault", [lost_answer, throttle("0"), answer_after(200, PAGE)], ids=["lost", "429", "html after it was made"]
+)
 def test_a_rename_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
     setup.proxy.add(fault, method="POST", path="rename")
     setup.namespace.rename_table(RenameTableRequest(id=[*setup.parent, "t"], new_table_name="u"))
@@ -255,6 +260,27 @@ def test_a_rename_that_was_never_made_is_not_repeated(setup: Setup) -> None:
         setup.namespace.rename_table(RenameTableRequest(id=[*setup.parent, "t"], new_table_name="u"))
     assert setup.proxy.count("POST", "rename") == 1
     assert setup.tables() == ["t"]
+
+
+@pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
+def test_a_rename_that_a_page_answers_was_not_made(setup: Setup) -> None:
+    setup.proxy.add(html, method="POST", path="rename")
+    with pytest.raises(lance.InternalError, match="the answer is a page"):
+        setup.namespace.rename_table(RenameTableRequest(id=[*setup.parent, "t"], new_table_name="u"))
+    assert setup.tables() == ["t"]
+
+
+def test_a_delete_that_only_pages_answer(setup: Setup) -> None:
+    setup.proxy.add(html, method="DELETE", times=ALWAYS)
+    with pytest.raises(lance.InternalError, match="the answer is a page"):
+        setup.namespace.deregister_table(DeregisterTableRequest(id=[*setup.parent, "t"]))
+    assert setup.tables() == ["t"]
+
+
+def test_text_that_json_cannot_hold(setup: Setup) -> None:
+    properties = {"k": "\udcff"}
+    with pytest.raises(lance.InvalidInputError, match="written as JSON"):
+        setup.namespace.declare_table(DeclareTableRequest(id=[*setup.parent, "u"], properties=properties))
 
 
 @pytest.mark.parametrize("setup", ["iceberg"], indirect=True)

@@ -131,6 +131,14 @@ def test_a_namespace_that_exists_is_no_missing_route(reference: str) -> None:
         lancehouse.IcebergNamespace(endpoint=reference).create_namespace(request)
 
 
+def test_a_refused_namespace_in_the_first_call_of_a_client(lancehouse_server: Served) -> None:
+    """Nothing is known of the warehouse's paths yet when the error of the server arrives."""
+    for name in ("a\0b", "a\x1fb"):
+        fresh = lancehouse.IcebergNamespace(endpoint=lancehouse_server.iceberg)
+        with pytest.raises(lance.InvalidInputError):
+            fresh.declare_table(DeclareTableRequest(id=[lancehouse_server.warehouse, name, "t"]))
+
+
 def test_the_separator_that_the_server_announces() -> None:
     with Fake({"defaults": {}, "overrides": {"prefix": "p", "namespace-separator": "%2E"}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,27 @@ def test_another_catalog(
     with pytest.raises(expected, match="other"):
         getattr(namespace, operation)(request_)
     assert len(unity.requests) == before
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (404, "CATALOG_DOES_NOT_EXIST", errors.NamespaceNotFoundError),
+        (404, "NOT_FOUND", errors.NamespaceNotFoundError),
+        (409, "ALREADY_EXISTS", errors.NamespaceAlreadyExistsError),
+    ],
+)
+def test_errors_of_schemas_by_status(unity: Unity, status: int, code: str, expected: type[Exception]) -> None:
+    """Databricks and earlier versions of Unity Catalog have other names for them."""
+    with FaultProxy(unity.uri) as proxy:
+        namespace = lancehouse.UnityNamespace(endpoint=proxy.uri, catalog=CATALOG)
+        refusal = answer_always(status, json.dumps({"error_code": code, "message": "no"}))
+        proxy.add(refusal, path="/schemas", times=2)
+        with pytest.raises(expected):
+            namespace.create_namespace(CreateNamespaceRequest(id=[CATALOG, "new"]))
+        if status == 404:
+            with pytest.raises(expected):
+                namespace.list_namespaces(ListNamespacesRequest(id=[CATALOG]))
 
 
 def test_more_than_a_page(namespace: lancehouse.UnityNamespace, unity: Unity) -> None:

@@ -19,7 +19,8 @@ from lance_namespace.errors import (
 from lancehouse.lake import history
 from lancehouse.lake.dataset import TableRef, from_snapshot_id, snapshot_id
 from lancehouse.lake.history import History, extend_history, is_consistent, read_history
-from lancehouse.lake.versions import list_manifests
+from lancehouse.lake.version_records import read_refs
+from lancehouse.lake.versions import list_manifests, list_tags
 from tests.lake.store import BUCKET, FakeStore
 
 ROWS = pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})
@@ -168,6 +169,21 @@ def test_cleaned_up_versions_are_gone(location: str) -> None:
     known = read_known_history(location)
     lance.dataset(location).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
     assert [version.version for version in read_known_history(location, known).versions] == [2, 4]
+
+
+def test_tags_that_pylance_cannot_list(location: str) -> None:
+    """One such tag must not make a table unreadable, nor the others of its namespace unlisted."""
+    append(location)
+    append(location).tags.create("ok", 2)
+    lance.dataset(location).tags.create("geprüft", 1)
+    lance.dataset(location).create_branch("b")
+    lance.dataset(location).tags.create("größer", ("b", None))
+    version = lance.dataset(location).version
+    tags = {"ok": 2, "geprüft": 1, "größer": snapshot_id("b", version)}
+    assert read_known_history(location).tags == tags
+    refs = read_refs(TableRef(location))
+    assert refs.tags == {"ok": (None, 2), "geprüft": (None, 1), "größer": ("b", version)}
+    assert list_tags(TableRef(location)) == refs.tags
 
 
 def test_tags_and_branches(location: str) -> None:

@@ -24,6 +24,7 @@ from lance_namespace import (
     UpdateTableTagRequest,
 )
 
+from lancehouse.lake.dataset import TableRef
 from lancehouse.paging import encode_token
 from tests.lake.folder import FolderNamespace
 
@@ -45,6 +46,16 @@ def versions(both: Both) -> Both:
     for row in (1, 2):
         namespace.delete_from_table(DeleteFromTableRequest(id=table, predicate=f"id = {row}"))
     return both
+
+
+def test_no_tag_that_cannot_be_listed(ours: FolderNamespace, table: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match="letters of ASCII"):
+        tag(ours, table, "geprüft", 1)
+    TableRef.in_namespace(ours, table).open().tags.create("geprüft", 1)
+    assert list(ours.list_table_tags(ListTableTagsRequest(id=table)).tags) == ["geprüft"]
+    assert ours.get_table_tag_version(GetTableTagVersionRequest(id=table, tag="geprüft")).version == 1
+    ours.delete_table_tag(DeleteTableTagRequest(id=table, tag="geprüft"))
+    assert not ours.list_table_tags(ListTableTagsRequest(id=table)).tags
 
 
 def test_tags(versions: Both) -> None:

@@ -686,6 +686,10 @@ class RestWarehouses:
         if self._checks_namespaces and namespace not in self._existing_namespaces:
             self.load(namespace)
 
+    def is_resolved(self, catalog: str) -> bool:
+        """Return whether a call to this warehouse has succeeded, so that its paths are known."""
+        return catalog in self._resolved_paths
+
     def resolved_paths(self, catalog: str) -> WarehousePaths:
         """Return the paths of a warehouse that was called before."""
         return self._resolved_paths[catalog]
@@ -862,7 +866,10 @@ class IcebergTables:
 
     def keeps_dropped(self, table: TableId) -> bool:
         """Return whether the server keeps dropped tables for a while and deletes their data itself, as ours does."""
-        return UNDROP in (self._warehouses.resolved_paths(table.namespace.catalog).endpoints or ())
+        catalog = table.namespace.catalog
+        return self._warehouses.is_resolved(catalog) and UNDROP in (
+            self._warehouses.resolved_paths(catalog).endpoints or ()
+        )
 
     def create(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
         """Create the entry of a table and return it as the server stored it; without a location the server chooses."""

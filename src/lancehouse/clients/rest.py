@@ -25,6 +25,7 @@ from lance_namespace.errors import (
     UnauthenticatedError,
 )
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from lancehouse.caches import SingleFlight
 from lancehouse.clients.http import (
@@ -246,7 +247,8 @@ class Rest:
         If the response is lost, `is_done` checks whether the change was made. Returns None if it was, else the
         response.
         """
-        for outcome in self._attempts("POST", path, "", body, None, about, on):
+        for attempt in self._attempts("POST", path, "", body, None, about, on):
+            outcome = _doubt_page(attempt, about)
             if outcome.state is CallState.UNKNOWN and is_done():
                 return None
             if outcome.state is not CallState.NOT_HANDLED:
@@ -307,7 +309,8 @@ class Rest:
     def delete(self, path: str, *, about: object, query: str = "", on: ErrorMap = NO_OVERRIDES) -> None:
         """Delete one object. A 404 after an attempt whose response was lost is a success: that attempt deleted it."""
         in_doubt = False
-        for outcome in self._attempts("DELETE", path, query, None, None, about, on):
+        for attempt in self._attempts("DELETE", path, query, None, None, about, on):
+            outcome = _doubt_page(attempt, about)
             if outcome.state is CallState.DONE or (in_doubt and outcome.status == 404):
                 return
             in_doubt = in_doubt or outcome.state is CallState.UNKNOWN
@@ -327,7 +330,7 @@ class Rest:
     ) -> Iterator[CallOutcome]:
         """Send a request as long as the caller wants another outcome and retries are left, with pauses in between."""
         url = f"{self._base}{path}?{query}" if query else self._base + path
-        data = body.model_dump_json(exclude_none=True).encode() if body is not None else None
+        data = _encode_body(body, about) if body is not None else None
         all_headers = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if data else {})}
         for attempt in count():
             outcome = self._attempt(method, url, data, all_headers, about, on)
@@ -417,6 +420,18 @@ class Rest:
         raise AssertionError("count() does not end")
 
 
+def _encode_body(body: BaseModel, about: object) -> bytes:
+    """Return the JSON of a request.
+
+    Raises:
+        InvalidInputError: it contains text that JSON cannot.
+    """
+    try:
+        return body.model_dump_json(exclude_none=True).encode()
+    except PydanticSerializationError as error:
+        raise InvalidInputError(f"{about}: the request cannot be written as JSON: {error}") from None
+
+
 def parse_reply(reply: Reply, model: type[M], about: object) -> M:
     """Parse a response as a model.
 
@@ -433,6 +448,18 @@ def parse_reply(reply: Reply, model: type[M], about: object) -> M:
         raise InternalError(
             f"{about}: the answer of the server cannot be read: {reason} (HTTP {reply.status})"
         ) from None
+
+
+def _doubt_page(outcome: CallOutcome, about: object) -> CallOutcome:
+    """Return the outcome of a change, as unknown if its 2xx response is an HTML page.
+
+    The response to such a change has no body that must be parsed, so a proxy's sign-in page would pass for a success.
+    """
+    if outcome.state is not CallState.DONE or not outcome.result().body.lstrip().startswith(b"<"):
+        return outcome
+    reply = outcome.result()
+    message = f"{about}: the answer is a page, not a catalog's: it begins with {_excerpt(reply.body, 80)!r}"
+    return CallOutcome(CallState.UNKNOWN, reply, InternalError(f"{message} (HTTP {reply.status})"))
 
 
 def _is_commit_response(reply: Reply) -> bool:
@@ -459,7 +486,7 @@ def _parse_error(reply: Reply) -> tuple[str, str]:
         return "", f"the server redirects to {address}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return (FOREIGN_PAGE if reply.body else ""), _excerpt(reply.body, 200)
     match body:
         case {"error": {"message": str(message), **rest}}:

@@ -19,6 +19,7 @@ from lance_namespace import (
 from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
+    NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NamespaceNotFoundError,
     PermissionDeniedError,
@@ -163,7 +164,8 @@ class UnitySchemas:
     def list_children(self, parent: NamespaceId) -> list[NamespaceId]:
         """List the schemas of a catalog."""
         query = urlencode({"catalog_name": parent.catalog})
-        pages = self._rest.list_pages("/schemas", SchemaPage, about=parent, query=query, **PAGING)
+        on: ErrorMap = {404: NamespaceNotFoundError}
+        pages = self._rest.list_pages("/schemas", SchemaPage, about=parent, query=query, on=on, **PAGING)
         return [parent.child(schema.name) for part in pages for schema in part.schemas or ()]
 
     def create(self, namespace: NamespaceId, properties: Mapping[str, str]) -> Mapping[str, str]:
@@ -178,7 +180,14 @@ class UnitySchemas:
             is_ours = existing is not None and properties.items() <= existing.items()
             return UnitySchema(name=namespace.levels[-1], properties=dict(existing or {})) if is_ours else None
 
-        created = self._rest.create("/schemas", body, UnitySchema, about=namespace, lookup=lookup)
+        created = self._rest.create(
+            "/schemas",
+            body,
+            UnitySchema,
+            about=namespace,
+            lookup=lookup,
+            on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
+        )
         return created.properties or {}
 
     def load(self, namespace: NamespaceId) -> Mapping[str, str]:

@@ -25,7 +25,13 @@ from lancehouse import tracing
 from lancehouse.lake.confinement import require_no_link
 from lancehouse.lake.dataset import MAIN, TableRef, snapshot_id, to_millis
 from lancehouse.lake.errors import translate_errors
-from lancehouse.lake.versions import find_manifest, find_recorded_transaction, list_manifests, operation_name
+from lancehouse.lake.versions import (
+    find_manifest,
+    find_recorded_transaction,
+    list_manifests,
+    operation_name,
+    read_tags,
+)
 from lancehouse.locations import local_folder
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg
 from lancehouse.schema.walk import field_ids
@@ -275,7 +281,7 @@ class _HistoryReader:
 
     def _assemble(self, on_main: Iterable[Version]) -> History:
         """Build the history from the versions of the main branch, reading tags and the other branches."""
-        tags, branches = self.dataset.tags.list(), self.dataset.branches.list()
+        tags, branches = read_tags(self.dataset), self.dataset.branches.list()
         branch_refs = {name: _parse_branch(branches[name]) for name in sorted(branches)}
         versions = [*on_main]
         for name in branch_refs:

@@ -79,7 +79,7 @@ from lancehouse.lake.confinement import Confinement
 from lancehouse.lake.dataset import MAIN, TableRef
 from lancehouse.lake.query_operations import QueryOperations
 from lancehouse.lake.row_operations import RowOperations
-from lancehouse.lake.versions import VersionOperations, transaction_id
+from lancehouse.lake.versions import VersionOperations, read_tags, transaction_id
 from lancehouse.paging import paginate
 from lancehouse.schema.jsonarrow import type_from_jsonarrow
 
@@ -358,7 +358,7 @@ class ReferenceOperations(LanceNamespace):
     def list_table_tags(self, request: ListTableTagsRequest) -> ListTableTagsResponse:
         """List the tags by name."""
         with TableRef.in_namespace(self, request.id).dataset() as dataset:
-            tag_page = paginate(dataset.tags.list(), request.limit, request.page_token)
+            tag_page = paginate(read_tags(dataset), request.limit, request.page_token)
         tags = {
             name: TagContents(branch=tag["branch"], version=tag["version"], manifestSize=tag["manifest_size"])
             for name, tag in tag_page.items.items()
@@ -369,13 +369,15 @@ class ReferenceOperations(LanceNamespace):
         """Return the version that a tag points to, and its branch if that is not main."""
         table = TableRef.in_namespace(self, request.id)
         with table.dataset() as dataset:
-            tag = dataset.tags.list().get(request.tag)
+            tag = read_tags(dataset).get(request.tag)
         if tag is None:
             raise TableTagNotFoundError(f"{table} has no tag {request.tag}")
         return GetTableTagVersionResponse(version=tag["version"], branch=tag["branch"])
 
     def create_table_tag(self, request: CreateTableTagRequest) -> CreateTableTagResponse:
         """Create a tag of a version, by default of the main branch."""
+        if not request.tag.isascii():
+            raise InvalidInputError(f"a tag has letters of ASCII, got {request.tag!r}: pylance cannot list others")
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.tags.create(request.tag, (request.branch or MAIN, request.version))
         return CreateTableTagResponse()

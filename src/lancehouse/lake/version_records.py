@@ -17,7 +17,7 @@ from lancehouse.lake.commits import MESSAGE
 from lancehouse.lake.dataset import MAIN, TableRef, to_millis
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.recall_notes import changes_notes
-from lancehouse.lake.versions import find_recorded_transaction, operation_name
+from lancehouse.lake.versions import find_recorded_transaction, operation_name, read_tags
 from lancehouse.schema.definitions import COMPUTED, VIEW, definitions
 
 READERS = 8
@@ -68,7 +68,7 @@ def read_refs(table: TableRef) -> TableRefs:
 
 def list_refs(dataset: lance.LanceDataset) -> TableRefs:
     """Return the tags and branches of an open dataset."""
-    tags, branches = dataset.tags.list(), dataset.branches.list()
+    tags, branches = read_tags(dataset), dataset.branches.list()
     return TableRefs(
         {name: (tag["branch"], tag["version"]) for name, tag in sorted(tags.items())},
         {name: (branch["parent_branch"], branch["parent_version"]) for name, branch in sorted(branches.items())},
