@@ -808,7 +808,7 @@ class FragmentFiller:
                 old.skip(rows)
                 yield batch.columns
             else:
-                yield _place(pa.Table.from_batches(old.read(rows), self._plan.schema), batch, first)
+                yield _place_values(pa.Table.from_batches(old.read(rows), self._plan.schema), batch, first)
             position = last + 1
             if self._is_checkpoint_due():
                 self._flush()
@@ -874,7 +874,7 @@ def _find_runs(row_ids: Any, places: Any) -> Iterator[tuple[int, int, int]]:
         yield int(row_ids[first]), int(places[first]), int(last - first)
 
 
-def _place(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
+def _place_values(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
     """Return a range of rows with new values in their places; rows that are skipped keep their old value."""
     places, positions = np.arange(len(old)), batch.offsets - first
     places[positions] = np.arange(len(old), len(old) + len(positions))
@@ -894,7 +894,7 @@ class _OldValues:
         self._batches: Iterator[pa.RecordBatch]
         if is_empty:
             rows = min(plan.options.batch_rows, fragment.physical_rows)
-            nulls = [pa.nulls(rows, plan.schema.field(0).type), no_companions(rows)]
+            nulls = [pa.nulls(rows, plan.schema.field(0).type), make_empty_companions(rows)]
             self._batches = repeat(pa.RecordBatch.from_arrays(nulls, schema=plan.schema))
         else:
             self._batches = _read_old_values(fragment, plan)
@@ -930,18 +930,18 @@ def _read_old_values(fragment: lance.LanceFragment, plan: ColumnPlan) -> Iterato
     )
     for batch in scanner.to_batches():
         # A companion that is null as a whole cannot be written to files of version 2.0.
-        companion = _without_null_structs(batch.column(plan.companion))
+        companion = _remove_null_structs(batch.column(plan.companion))
         yield pa.RecordBatch.from_arrays([batch.column(plan.name), companion], schema=plan.schema)
 
 
-def no_companions(rows: int) -> pa.StructArray:
+def make_empty_companions(rows: int) -> pa.StructArray:
     """Return the companions of rows that nobody has filled."""
     return pa.StructArray.from_arrays(
         [pa.nulls(rows, field.type) for field in COMPANION_TYPE], fields=list(COMPANION_TYPE)
     )
 
 
-def _without_null_structs(array: Any) -> pa.StructArray:
+def _remove_null_structs(array: Any) -> pa.StructArray:
     if not array.null_count and isinstance(array, pa.StructArray):
         return array
     return pa.StructArray.from_arrays(array.flatten(), fields=list(COMPANION_TYPE))
@@ -1106,14 +1106,14 @@ def attach_file(fragment: FragmentMetadata, own_ids: Mapping[int, int], piece: N
     own = set(own_ids.values())
     # Files are never changed: where one holds other columns too, its part of these is marked as gone.
     old_files = [
-        _with_fields(old_file, [GONE if number in own else number for number in old_file.fields])
+        _replace_fields(old_file, [GONE if number in own else number for number in old_file.fields])
         for old_file in fragment.files
         if not own.issuperset(number for number in old_file.fields if number != GONE)
     ]
-    return replace(fragment, files=[*old_files, _with_fields(file, [own_ids[number] for number in file.fields])])
+    return replace(fragment, files=[*old_files, _replace_fields(file, [own_ids[number] for number in file.fields])])
 
 
-def _with_fields(file: DataFile, fields: list[int]) -> DataFile:
+def _replace_fields(file: DataFile, fields: list[int]) -> DataFile:
     numbers = (file.file_major_version, file.file_minor_version, file.file_size_bytes, file.base_id)
     return DataFile(str(file.path), fields, file.column_indices, *numbers)
 

@@ -276,7 +276,7 @@ def find_functions(
             f"{table}: {', '.join(missing)} is no computed column; there is {', '.join(defined) or 'none'}"
         )
     functions = {}
-    for name in _in_order(dataset, defined):
+    for name in _sort_by_inputs(dataset, defined):
         if name not in names:
             continue
         definition = defined[name]
@@ -292,7 +292,7 @@ def find_functions(
     return functions
 
 
-def _in_order(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinition]) -> list[str]:
+def _sort_by_inputs(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinition]) -> list[str]:
     """Return computed columns so that each comes after those that it is computed from."""
     order: list[str] = []
 

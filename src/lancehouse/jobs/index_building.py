@@ -158,7 +158,7 @@ def _normalize_build(table: TableRef, dataset: lance.LanceDataset, requested: In
 def _complete_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild, rows: int) -> IndexBuild:
     """Return the build with all defaults filled in, after a trial build on a tiny table."""
     if build.is_vector:
-        build = _with_defaults(table, build, column_type(dataset, build), rows)
+        build = _set_defaults(table, build, column_type(dataset, build), rows)
     _try_build(table, dataset, build)
     return build
 
@@ -235,7 +235,7 @@ def _is_geometry(column: Any) -> bool:
     return is_plain or named.startswith(b"geoarrow.") or isinstance(arrow_field.type, pa.BaseExtensionType)
 
 
-def _with_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:
+def _set_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:
     """Return a vector index with every parameter set on which its parts have to agree."""
     if not vector_dimension(dtype):
         raise InvalidInputError(

@@ -118,17 +118,18 @@ def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range, re
     if reader is not None:
         return np.concatenate([reader.blob_sizes(batch) for batch in scanner.to_batches()])
     described = scanner.to_table()
-    return sum(_described_sizes(column.combine_chunks()) for column in described.columns)
+    return sum(_measure_descriptions(column.combine_chunks()) for column in described.columns)
 
 
-def _described_sizes(array: Any) -> Any:
+def _measure_descriptions(array: Any) -> Any:
     """Return the sizes in blob descriptions, which take the place of the blobs; blobs can be nested in structs only."""
     if not isinstance(array.type, pa.StructType):
         return np.zeros(len(array), np.int64)
     if {"position", "size"} <= {field.name for field in array.type}:
         return array.field("size").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return sum(
-        (_described_sizes(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64)
+        (_measure_descriptions(array.field(place)) for place in range(array.type.num_fields)),
+        np.zeros(len(array), np.int64),
     )
 
 
