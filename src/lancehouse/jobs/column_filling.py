@@ -294,7 +294,7 @@ def fill_column(
     if not isinstance(start, int) or not records:  # a call that has left nothing else has filled no row
         start = int(table.open().version)
         progress.record(START, start)
-    begun, is_resumed = time.monotonic(), bool(records)
+    start_time, is_resumed = time.monotonic(), bool(records)
 
     def count_all() -> int:
         dataset = table.open()
@@ -307,7 +307,7 @@ def fill_column(
     if options.recompute and is_resumed and not total.rows:
         # The earlier call that this one took over had died after its last commit: this is a new one.
         return fill_column(engine, address, name, function, options, report)
-    total = replace(total, seconds=time.monotonic() - begun)
+    total = replace(total, seconds=time.monotonic() - start_time)
     return replace(total, columns={name: total})
 
 
@@ -738,7 +738,7 @@ class FragmentFiller:
     def _call(self, batch: pa.RecordBatch) -> _Batch:
         """Compute the values of a batch."""
         row_ids, offsets = _row_ids_and_offsets(batch)
-        begun = time.monotonic()
+        start_time = time.monotonic()
         failures: tuple[RowError, ...] = ()
         if self._plan.function.sql is not None and not self._calls_sql:
             values = batch.column("value")
@@ -754,7 +754,7 @@ class FragmentFiller:
             companion = pa.StructArray.from_arrays(parts, fields=list(COMPANION_TYPE))
         columns = pa.RecordBatch.from_arrays([values, companion], schema=self._plan.schema)
         errors = tuple((int(row_ids[failure.position]), failure.exception) for failure in failures)
-        result = _Batch(row_ids, offsets, columns, errors, time.monotonic() - begun)
+        result = _Batch(row_ids, offsets, columns, errors, time.monotonic() - start_time)
         if self._is_worth_holding(offsets):
             self._pending.append(result)
         return result
@@ -878,11 +878,11 @@ def _place_values(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
     """Return a range of rows with new values in their places; rows that are skipped keep their old value."""
     places, positions = np.arange(len(old)), batch.offsets - first
     places[positions] = np.arange(len(old), len(old) + len(positions))
-    both = pa.concat_tables([old, pa.Table.from_batches([batch.columns])]).combine_chunks()
+    tables = pa.concat_tables([old, pa.Table.from_batches([batch.columns])]).combine_chunks()
     # First the companion: also a row that is skipped, and keeps its value, says from now on that it was.
-    companion = both.column(1).take(places)
+    companion = tables.column(1).take(places)
     places[positions[batch.is_skipped]] = positions[batch.is_skipped]
-    return pa.table([both.column(0).take(places), companion], schema=old.schema).combine_chunks().to_batches()[0]
+    return pa.table([tables.column(0).take(places), companion], schema=old.schema).combine_chunks().to_batches()[0]
 
 
 class _OldValues:

@@ -160,9 +160,9 @@ def _find_sql_inputs(table: TableRef, dataset: lance.LanceDataset, sql: str) -> 
     """
     with translate_errors(table, table.storage_options):
         dataset.scanner(columns={"value": sql}, with_row_id=True).explain_plan()
-    named = [name for name in dataset.schema.names if name.lower() in sql.lower()]
-    fields = pa.schema([dataset.schema.field(name) for name in named]).remove_metadata()
-    return tuple(name for name in named if not _is_valid(sql, fields.remove(fields.get_field_index(name))))
+    candidates = [name for name in dataset.schema.names if name.lower() in sql.lower()]
+    fields = pa.schema([dataset.schema.field(name) for name in candidates]).remove_metadata()
+    return tuple(name for name in candidates if not _is_valid(sql, fields.remove(fields.get_field_index(name))))
 
 
 def _is_valid(sql: str, schema: pa.Schema) -> bool:

@@ -231,8 +231,8 @@ def _is_geometry(column: Any) -> bool:
     is_plain = any(
         is_it(arrow_field.type) for is_it in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)
     )
-    named = (arrow_field.metadata or {}).get(b"ARROW:extension:name", b"")
-    return is_plain or named.startswith(b"geoarrow.") or isinstance(arrow_field.type, pa.BaseExtensionType)
+    extension_name = (arrow_field.metadata or {}).get(b"ARROW:extension:name", b"")
+    return is_plain or extension_name.startswith(b"geoarrow.") or isinstance(arrow_field.type, pa.BaseExtensionType)
 
 
 def _set_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:

@@ -190,8 +190,8 @@ def cleanup(
         stored = _list_stored_versions(table, at) if stats.old_versions else before
         # Not only those that were removed now: an earlier call may have failed after it had removed some.
         _forget_versions(table, sorted(set(range(1, max(before, default=1))) - stored))
-    left = len(before) - stats.old_versions
-    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=left)
+    remaining = len(before) - stats.old_versions
+    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=remaining)
 
 
 def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[RemovalTask]:
@@ -253,9 +253,9 @@ def execute(table: TableRef, task: RemovalTask) -> Orphans:
     # Checked again here, because versions may have been committed and jobs started since the plan was made.
     for job, files in _read_job_files(at).items():
         referenced |= files if job not in task.finished_jobs else set()
-    doomed = [file for file in task.files if owner(_strip_branch_prefix(file[0], branches)) not in referenced]
-    _delete_files(at, [name for name, _ in doomed])
-    return replace(task, files=doomed).summarize()
+    unreferenced = [file for file in task.files if owner(_strip_branch_prefix(file[0], branches)) not in referenced]
+    _delete_files(at, [name for name, _ in unreferenced])
+    return replace(task, files=unreferenced).summarize()
 
 
 def discard(table: TableRef, owners: Collection[str], since: int) -> None:
@@ -277,11 +277,11 @@ def discard(table: TableRef, owners: Collection[str], since: int) -> None:
 def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None:
     at, above = locate_table(table), _branch_prefix(table.branch)
     with table.dataset() as dataset:
-        named = set(_list_tracked_names(dataset, since))
+        referenced = set(_list_tracked_names(dataset, since))
     with translate_errors(table, at.storage_options):
         session = open_files(at.location, at.storage_options)
         files: list[str] = []
-        for name in set(owners) - named:
+        for name in set(owners) - referenced:
             folder = name.partition("/")[0]
             alone = f"{above}{name}.lance" if folder == "data" else name
             files += [*session.list(f"{above}{name}"), *([alone] if folder != "_indices" else [])]
@@ -448,15 +448,15 @@ def _names_of_detached(at: TableLocation, name: str, branch: lance.LanceDataset)
     `tracked_files` does not list them.
     """
     stored = ManifestStore(at.location, at.storage_options)
-    named: set[str] = set()
+    names: set[str] = set()
     for file in _list_files(at, f"{_branch_prefix(name)}_versions"):
         if match := _DETACHED.fullmatch(file):
             version = branch.checkout_version((name, int(match[1])))
-            named |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_index_names(version)}
+            names |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_index_names(version)}
             for fragment in version.get_fragments():
-                named |= {owner(f"data/{file.path}") for file in fragment.metadata.files}
-                named |= {deleted} if (deleted := fragment.deletion_file()) else set()
-    return named
+                names |= {owner(f"data/{file.path}") for file in fragment.metadata.files}
+                names |= {deleted} if (deleted := fragment.deletion_file()) else set()
+    return names
 
 
 def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -> set[str]:
@@ -467,7 +467,7 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
     """
     above = _branch_prefix(name)
     stored = ManifestStore(at.location, at.storage_options)
-    named: set[str] = set()
+    names: set[str] = set()
     for file in (*_list_files(at, f"{above}_versions"), *_list_files(at, "_staging")):
         match = _ON_ITS_WAY.fullmatch(file)
         if match is None or (parse_version(match[1]) or 0) <= branch.version or (data := stored.find(file)) is None:
@@ -478,8 +478,8 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
             continue
         if (manifest.branch or MAIN) == name:
             files = manifest.files(at.location, at.storage_options)
-            named |= {file.removeprefix(above), *(owner(path.removeprefix(above)) for path in files)}
-    return named
+            names |= {file.removeprefix(above), *(owner(path.removeprefix(above)) for path in files)}
+    return names
 
 
 def _read_job_files(at: TableLocation) -> dict[str, set[str]]:
@@ -501,8 +501,8 @@ def _list_files(at: TableLocation, folder: str) -> list[str]:
 
 def _open_branches(dataset: lance.LanceDataset) -> dict[str, lance.LanceDataset]:
     """Return all branches by name, each opened at its latest version."""
-    named = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
-    return {MAIN: dataset, **named}
+    others = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
+    return {MAIN: dataset, **others}
 
 
 def _branch_prefix(branch: str | None) -> str:

@@ -225,7 +225,7 @@ def refresh_view(
     """
     if options.rules.on_error == "null":
         raise InvalidInputError('on_error: a view has no value that could be null; "skip" leaves out rows that fail')
-    table, begun = address.to_ref(), time.monotonic()
+    table, start_time = address.to_ref(), time.monotonic()
 
     def attempt() -> RefreshResult:
         dataset = table.open()
@@ -241,7 +241,7 @@ def refresh_view(
             )
         result = _Refresh(engine, address, definition, own, options, report).run(dataset)
         version = optimize_stale_indices(engine, address) if options.optimize_indices else result.version
-        return replace(result, version=max(version, result.version), seconds=time.monotonic() - begun)
+        return replace(result, version=max(version, result.version), seconds=time.monotonic() - start_time)
 
     return retry_conflicts(address, attempt)
 
@@ -576,13 +576,13 @@ class RowMaker:
 
     def _make_part(self, batches: Iterator[pa.RecordBatch], part: _Part) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the view until a checkpoint is due or the fragment ends."""
-        begun = time.monotonic()
+        start_time = time.monotonic()
         for batch in batches:
             view_rows = self._expand(batch, part)
             part.rows += batch.num_rows
             if view_rows.num_rows:
                 yield view_rows
-            if self.options.is_checkpoint_due(part.rows, time.monotonic() - begun):
+            if self.options.is_checkpoint_due(part.rows, time.monotonic() - start_time):
                 part.end = (batch.column("_rowaddr")[-1].as_py() & OFFSET) + 1
                 return
 

@@ -475,9 +475,9 @@ def _wrap_operation(operation: Operation, model: type[BaseModel]) -> Operation:
     def call(self: LanceNamespace, request: Any, *data: bytes, **named: Any) -> Any:
         if not isinstance(request, dict):
             return operation(self, request, *data, **named)
-        asked = _parse_request(model, request)
+        typed_request = _parse_request(model, request)
         try:
-            return _to_plain(operation(self, asked, *data, **named))
+            return _to_plain(operation(self, typed_request, *data, **named))
         except (TableNotFoundError, NamespaceNotEmptyError) as error:
             raise type(error)(f"{LANCEDB_ERROR_PREFIXES[type(error)]}: {error}") from error
 

@@ -109,10 +109,10 @@ class VersionExporter:
         """All fragments, in order; of a part of a table, those with visible rows, numbered from 0."""
         if self._restricted is not None:
             policy = self._restricted.part.policy
-            named = policy.filter_columns | policy.masks.keys()
+            policy_columns = policy.filter_columns | policy.masks.keys()
             # A filter and masks are by name: another column of that name makes other copies of the same files.
             columns = sorted(
-                (column["name"], column["id"]) for column in self.schema["fields"] if column["name"] in named
+                (column["name"], column["id"]) for column in self.schema["fields"] if column["name"] in policy_columns
             )
             return [
                 _number_fragment(fragment, place, rows, columns) for place, (fragment, rows) in enumerate(self._visible)

@@ -80,7 +80,9 @@ def _to_match(query: MatchQuery, searchable: Searchable) -> fts.FullTextQuery:
 def _to_multi_match(query: MultiMatchQuery, searchable: Searchable) -> fts.FullTextQuery:
     if not query.match_queries:
         raise InvalidInputError("a multi_match query needs match queries")
-    return _to_best_match([named for match in query.match_queries for named in _match_per_column(match, searchable)])
+    return _to_best_match(
+        [column_match for match in query.match_queries for column_match in _match_per_column(match, searchable)]
+    )
 
 
 def _match_per_column(query: MatchQuery, searchable: Searchable) -> list[MatchQuery]:
@@ -337,9 +339,9 @@ def _table_ref(namespace: LanceNamespace, query: Query) -> TableRef:
 
 def _columns(schema: pa.Schema, query: Query, scores: Sequence[str] = ()) -> list[str] | dict[str, str] | None:
     """Return the columns that a query names; by default all but those that Lancehouse keeps beside computed ones."""
-    named = query.columns and (query.columns.column_names or query.columns.column_aliases)
-    if named:
-        return named
+    columns = query.columns and (query.columns.column_names or query.columns.column_aliases)
+    if columns:
+        return columns
     shown = shown_columns(schema)
     if len(shown) == len(schema.names):
         return None

@@ -333,11 +333,11 @@ class RestrictedRows:
 
     def _projection(self, request: QueryTableRequest) -> tuple[list[str] | dict[str, str], bool]:
         """Return the columns that a query names, and whether all of them are columns of the table or scores."""
-        asked = request.columns
-        assert asked is not None
-        if asked.column_names:
-            return asked.column_names, {*asked.column_names} <= {*self.schema.names, DISTANCE, QUERY_INDEX}
-        return asked.column_aliases or {}, False
+        columns = request.columns
+        assert columns is not None
+        if columns.column_names:
+            return columns.column_names, {*columns.column_names} <= {*self.schema.names, DISTANCE, QUERY_INDEX}
+        return columns.column_aliases or {}, False
 
     def _evaluate(self, rows: Iterator[pa.RecordBatch], scan: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         """Run a caller's scan over masked rows, some megabytes of them at a time."""

@@ -120,11 +120,11 @@ def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[i
     updated, removed = list[NewFragment](), list[int]()
     with translate_errors(table, table.storage_options):
         for fragment, rows in offsets.items():
-            left = dataset.get_fragment(fragment).delete_rows(rows)
-            if left is None:
+            metadata = dataset.get_fragment(fragment).delete_rows(rows)
+            if metadata is None:
                 removed.append(fragment)
             else:
-                bare = FragmentMetadata(left.id, [], left.physical_rows, left.deletion_file)
+                bare = FragmentMetadata(metadata.id, [], metadata.physical_rows, metadata.deletion_file)
                 updated.append(json.dumps(bare.to_json()))
     return RowChange(tuple(updated), tuple(removed), rows=sum(map(len, offsets.values())))
 
