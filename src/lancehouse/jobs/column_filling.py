@@ -66,7 +66,7 @@ LEAST_BETWEEN_S = 1.0
 MOST_PENDING = 128 << 20
 """Bytes of values that are held in memory for the next checkpoint."""
 MOST_ERRORS = 100_000
-"""Rows of which the exception is kept: of more, the newest; and as many at most of one fragment."""
+"""Largest number of rows whose exceptions are kept: of more, the newest. One fragment collects no more, either."""
 UNKNOWN = "too many rows failed to keep each exception"
 """Stands for the exception of a row that is not kept."""
 START = "start"
@@ -76,7 +76,7 @@ LEAST_SPLIT = 50_000
 FILLED_FROM = "lancehouse.filled-from"
 """Property of a fill's transaction: the oldest version of the table that its values were computed from."""
 KEPT_BYTES = 31 << 20
-"""Below the most, 32 MiB, that the C library takes as a measure of what a program allocates again and again."""
+"""Just below 32 MiB: glibc does not adapt to blocks that are larger."""
 GONE = -2
 """Lance's field id of a column in a file that another file has instead."""
 
@@ -206,8 +206,9 @@ class ColumnPlan:
     def base_ids(self) -> tuple[int, ...]:
         """Field ids of what must not change until new values are committed: the column, and what is computed from it.
 
-        The values of those say which version of this column was read. If they come in between, values of this column
-        would seem to be older than they are; so they are written again, as read from the version that has those.
+        A dependent column is filled again where this one was read at the same version of the table or a later one. If
+        somebody fills it after this column was read, and commits first, it has read the old values at a later version,
+        and would seem to be up to date. So the new values are then written again, as read at the version after that.
         """
         return (*self.own_ids.values(), *self.dependents)
 
@@ -575,8 +576,9 @@ class _Batch:
 def keep_freed_memory() -> None:
     """Have the C library keep memory that is freed, for the next batch, instead of returning it to the system.
 
-    It keeps twice the largest piece that a program has freed, which is less than two fragments hold until they are
-    written. To get that memory anew, page by page, took a quarter of a fast function's fill in two threads.
+    When a program frees a block, glibc returns memory from then on only if more than twice the size of that block is
+    unused, which is less than two fragments hold until they are written. To get that memory anew, page by page, took a
+    quarter of a fast function's fill in two threads.
     """
     np.empty(KEPT_BYTES, np.uint8)
 
@@ -847,7 +849,7 @@ class FragmentFiller:
 
 
 class _Summary:
-    """What passes by: rows and their positions, errors, counts."""
+    """Collects of batches, while they are written, which rows lie where, their errors and their counts."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int, int]] = []
