@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import PermissionDeniedError
 
-from lancehouse.lake.dataset import exists
-from lancehouse.lake.dataset_files import is_table_file, remove_dataset
+from lancehouse.lake.dataset import TableRef, exists
+from lancehouse.lake.dataset_files import is_table_file, list_staged_manifests, remove_dataset
 from tests.lake.folder import rows
 from tests.lake.store import FakeStore
 
@@ -156,3 +156,12 @@ def test_a_second_try_finds_the_branches(tmp_path: Path) -> None:
     shutil.rmtree(place / "_versions")
     remove_dataset(str(place))
     assert not place.exists()
+
+
+def test_a_staged_manifest_that_goes_while_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "_staging").mkdir()
+    (tmp_path / "_staging" / "left").touch()
+    (tmp_path / "_staging" / "published").symlink_to("nowhere")
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    left, published = list_staged_manifests(TableRef(str(tmp_path)))
+    assert (left.modified is None, published.modified) == (False, None)

@@ -66,7 +66,7 @@ LEAST_BETWEEN_S = 1.0
 MOST_PENDING = 128 << 20
 """Bytes of values that are held in memory for the next checkpoint."""
 MOST_ERRORS = 100_000
-"""Rows of which the exception is kept: of more, the newest; and as many at most of one fragment."""
+"""Largest number of rows whose exceptions are kept: of more, the newest. One fragment collects no more, either."""
 UNKNOWN = "too many rows failed to keep each exception"
 """Stands for the exception of a row that is not kept."""
 START = "start"
@@ -76,7 +76,7 @@ LEAST_SPLIT = 50_000
 FILLED_FROM = "lancehouse.filled-from"
 """Property of a fill's transaction: the oldest version of the table that its values were computed from."""
 KEPT_BYTES = 31 << 20
-"""Below the most, 32 MiB, that the C library takes as a measure of what a program allocates again and again."""
+"""Just below 32 MiB: glibc does not adapt to blocks that are larger."""
 GONE = -2
 """Lance's field id of a column in a file that another file has instead."""
 
@@ -206,8 +206,9 @@ class ColumnPlan:
     def base_ids(self) -> tuple[int, ...]:
         """Field ids of what must not change until new values are committed: the column, and what is computed from it.
 
-        The values of those say which version of this column was read. If they come in between, values of this column
-        would seem to be older than they are; so they are written again, as read from the version that has those.
+        A dependent column is filled again where this one was read at the same version of the table or a later one. If
+        somebody fills it after this column was read, and commits first, it has read the old values at a later version,
+        and would seem to be up to date. So the new values are then written again, as read at the version after that.
         """
         return (*self.own_ids.values(), *self.dependents)
 
@@ -294,7 +295,7 @@ def fill_column(
     if not isinstance(start, int) or not records:  # a call that has left nothing else has filled no row
         start = int(table.open().version)
         progress.record(START, start)
-    begun, is_resumed = time.monotonic(), bool(records)
+    start_time, is_resumed = time.monotonic(), bool(records)
 
     def count_all() -> int:
         dataset = table.open()
@@ -307,7 +308,7 @@ def fill_column(
     if options.recompute and is_resumed and not total.rows:
         # The earlier call that this one took over had died after its last commit: this is a new one.
         return fill_column(engine, address, name, function, options, report)
-    total = replace(total, seconds=time.monotonic() - begun)
+    total = replace(total, seconds=time.monotonic() - start_time)
     return replace(total, columns={name: total})
 
 
@@ -575,8 +576,9 @@ class _Batch:
 def keep_freed_memory() -> None:
     """Have the C library keep memory that is freed, for the next batch, instead of returning it to the system.
 
-    It keeps twice the largest piece that a program has freed, which is less than two fragments hold until they are
-    written. To get that memory anew, page by page, took a quarter of a fast function's fill in two threads.
+    When a program frees a block, glibc returns memory from then on only if more than twice the size of that block is
+    unused, which is less than two fragments hold until they are written. To get that memory anew, page by page, took a
+    quarter of a fast function's fill in two threads.
     """
     np.empty(KEPT_BYTES, np.uint8)
 
@@ -738,7 +740,7 @@ class FragmentFiller:
     def _call(self, batch: pa.RecordBatch) -> _Batch:
         """Compute the values of a batch."""
         row_ids, offsets = _row_ids_and_offsets(batch)
-        begun = time.monotonic()
+        start_time = time.monotonic()
         failures: tuple[RowError, ...] = ()
         if self._plan.function.sql is not None and not self._calls_sql:
             values = batch.column("value")
@@ -754,7 +756,7 @@ class FragmentFiller:
             companion = pa.StructArray.from_arrays(parts, fields=list(COMPANION_TYPE))
         columns = pa.RecordBatch.from_arrays([values, companion], schema=self._plan.schema)
         errors = tuple((int(row_ids[failure.position]), failure.exception) for failure in failures)
-        result = _Batch(row_ids, offsets, columns, errors, time.monotonic() - begun)
+        result = _Batch(row_ids, offsets, columns, errors, time.monotonic() - start_time)
         if self._is_worth_holding(offsets):
             self._pending.append(result)
         return result
@@ -808,7 +810,7 @@ class FragmentFiller:
                 old.skip(rows)
                 yield batch.columns
             else:
-                yield _place(pa.Table.from_batches(old.read(rows), self._plan.schema), batch, first)
+                yield _place_values(pa.Table.from_batches(old.read(rows), self._plan.schema), batch, first)
             position = last + 1
             if self._is_checkpoint_due():
                 self._flush()
@@ -847,7 +849,7 @@ class FragmentFiller:
 
 
 class _Summary:
-    """What passes by: rows and their positions, errors, counts."""
+    """Collects of batches, while they are written, which rows lie where, their errors and their counts."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int, int]] = []
@@ -874,15 +876,15 @@ def _find_runs(row_ids: Any, places: Any) -> Iterator[tuple[int, int, int]]:
         yield int(row_ids[first]), int(places[first]), int(last - first)
 
 
-def _place(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
+def _place_values(old: pa.Table, batch: _Batch, first: int) -> pa.RecordBatch:
     """Return a range of rows with new values in their places; rows that are skipped keep their old value."""
     places, positions = np.arange(len(old)), batch.offsets - first
     places[positions] = np.arange(len(old), len(old) + len(positions))
-    both = pa.concat_tables([old, pa.Table.from_batches([batch.columns])]).combine_chunks()
+    tables = pa.concat_tables([old, pa.Table.from_batches([batch.columns])]).combine_chunks()
     # First the companion: also a row that is skipped, and keeps its value, says from now on that it was.
-    companion = both.column(1).take(places)
+    companion = tables.column(1).take(places)
     places[positions[batch.is_skipped]] = positions[batch.is_skipped]
-    return pa.table([both.column(0).take(places), companion], schema=old.schema).combine_chunks().to_batches()[0]
+    return pa.table([tables.column(0).take(places), companion], schema=old.schema).combine_chunks().to_batches()[0]
 
 
 class _OldValues:
@@ -894,7 +896,7 @@ class _OldValues:
         self._batches: Iterator[pa.RecordBatch]
         if is_empty:
             rows = min(plan.options.batch_rows, fragment.physical_rows)
-            nulls = [pa.nulls(rows, plan.schema.field(0).type), no_companions(rows)]
+            nulls = [pa.nulls(rows, plan.schema.field(0).type), make_empty_companions(rows)]
             self._batches = repeat(pa.RecordBatch.from_arrays(nulls, schema=plan.schema))
         else:
             self._batches = _read_old_values(fragment, plan)
@@ -930,18 +932,18 @@ def _read_old_values(fragment: lance.LanceFragment, plan: ColumnPlan) -> Iterato
     )
     for batch in scanner.to_batches():
         # A companion that is null as a whole cannot be written to files of version 2.0.
-        companion = _without_null_structs(batch.column(plan.companion))
+        companion = _remove_null_structs(batch.column(plan.companion))
         yield pa.RecordBatch.from_arrays([batch.column(plan.name), companion], schema=plan.schema)
 
 
-def no_companions(rows: int) -> pa.StructArray:
+def make_empty_companions(rows: int) -> pa.StructArray:
     """Return the companions of rows that nobody has filled."""
     return pa.StructArray.from_arrays(
         [pa.nulls(rows, field.type) for field in COMPANION_TYPE], fields=list(COMPANION_TYPE)
     )
 
 
-def _without_null_structs(array: Any) -> pa.StructArray:
+def _remove_null_structs(array: Any) -> pa.StructArray:
     if not array.null_count and isinstance(array, pa.StructArray):
         return array
     return pa.StructArray.from_arrays(array.flatten(), fields=list(COMPANION_TYPE))
@@ -1106,14 +1108,14 @@ def attach_file(fragment: FragmentMetadata, own_ids: Mapping[int, int], piece: N
     own = set(own_ids.values())
     # Files are never changed: where one holds other columns too, its part of these is marked as gone.
     old_files = [
-        _with_fields(old_file, [GONE if number in own else number for number in old_file.fields])
+        _replace_fields(old_file, [GONE if number in own else number for number in old_file.fields])
         for old_file in fragment.files
         if not own.issuperset(number for number in old_file.fields if number != GONE)
     ]
-    return replace(fragment, files=[*old_files, _with_fields(file, [own_ids[number] for number in file.fields])])
+    return replace(fragment, files=[*old_files, _replace_fields(file, [own_ids[number] for number in file.fields])])
 
 
-def _with_fields(file: DataFile, fields: list[int]) -> DataFile:
+def _replace_fields(file: DataFile, fields: list[int]) -> DataFile:
     numbers = (file.file_major_version, file.file_minor_version, file.file_size_bytes, file.base_id)
     return DataFile(str(file.path), fields, file.column_indices, *numbers)
 

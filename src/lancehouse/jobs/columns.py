@@ -160,9 +160,9 @@ def _find_sql_inputs(table: TableRef, dataset: lance.LanceDataset, sql: str) -> 
     """
     with translate_errors(table, table.storage_options):
         dataset.scanner(columns={"value": sql}, with_row_id=True).explain_plan()
-    named = [name for name in dataset.schema.names if name.lower() in sql.lower()]
-    fields = pa.schema([dataset.schema.field(name) for name in named]).remove_metadata()
-    return tuple(name for name in named if not _is_valid(sql, fields.remove(fields.get_field_index(name))))
+    candidates = [name for name in dataset.schema.names if name.lower() in sql.lower()]
+    fields = pa.schema([dataset.schema.field(name) for name in candidates]).remove_metadata()
+    return tuple(name for name in candidates if not _is_valid(sql, fields.remove(fields.get_field_index(name))))
 
 
 def _is_valid(sql: str, schema: pa.Schema) -> bool:
@@ -276,7 +276,7 @@ def find_functions(
             f"{table}: {', '.join(missing)} is no computed column; there is {', '.join(defined) or 'none'}"
         )
     functions = {}
-    for name in _in_order(dataset, defined):
+    for name in _sort_by_inputs(dataset, defined):
         if name not in names:
             continue
         definition = defined[name]
@@ -292,7 +292,7 @@ def find_functions(
     return functions
 
 
-def _in_order(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinition]) -> list[str]:
+def _sort_by_inputs(dataset: lance.LanceDataset, defined: Mapping[str, ColumnDefinition]) -> list[str]:
     """Return computed columns so that each comes after those that it is computed from."""
     order: list[str] = []
 

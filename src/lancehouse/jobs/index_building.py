@@ -158,7 +158,7 @@ def _normalize_build(table: TableRef, dataset: lance.LanceDataset, requested: In
 def _complete_build(table: TableRef, dataset: lance.LanceDataset, build: IndexBuild, rows: int) -> IndexBuild:
     """Return the build with all defaults filled in, after a trial build on a tiny table."""
     if build.is_vector:
-        build = _with_defaults(table, build, column_type(dataset, build), rows)
+        build = _set_defaults(table, build, column_type(dataset, build), rows)
     _try_build(table, dataset, build)
     return build
 
@@ -231,11 +231,11 @@ def _is_geometry(column: Any) -> bool:
     is_plain = any(
         is_it(arrow_field.type) for is_it in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)
     )
-    named = (arrow_field.metadata or {}).get(b"ARROW:extension:name", b"")
-    return is_plain or named.startswith(b"geoarrow.") or isinstance(arrow_field.type, pa.BaseExtensionType)
+    extension_name = (arrow_field.metadata or {}).get(b"ARROW:extension:name", b"")
+    return is_plain or extension_name.startswith(b"geoarrow.") or isinstance(arrow_field.type, pa.BaseExtensionType)
 
 
-def _with_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:
+def _set_defaults(table: TableRef, build: IndexBuild, dtype: Any, rows: int) -> IndexBuild:
     """Return a vector index with every parameter set on which its parts have to agree."""
     if not vector_dimension(dtype):
         raise InvalidInputError(

@@ -285,10 +285,10 @@ class FillProgress:
 
     def __str__(self) -> str:
         failed = f", {self.errors:,} failed" if self.errors else ""
-        left = (
+        estimate = (
             "" if self.seconds_left is None else f", {self.rows_per_s:,.0f} a second, {self.seconds_left:,.0f} s left"
         )
-        return f"{self.name}: {self.rows:,} of {self.total:,} rows{failed}{left}"
+        return f"{self.name}: {self.rows:,} of {self.total:,} rows{failed}{estimate}"
 
 
 ReportFill = Callable[[FillProgress], None]
@@ -317,7 +317,7 @@ def watch_fill(
     if report is None:
         yield
         return
-    total, begun, ended = count_all(), time.monotonic(), threading.Event()
+    total, start_time, ended = count_all(), time.monotonic(), threading.Event()
     new_records: dict[str, Any] = {}
     last = FillProgress(name, 0, total, 0, 0.0)
     report(last)
@@ -327,7 +327,7 @@ def watch_fill(
         new_records.update(records.read_records({*known_keys, *new_records}))
         rows, errors = count_done(new_records)
         # Rows that came after all were counted are filled too.
-        now = FillProgress(name, min(rows, total), total, errors, time.monotonic() - begun)
+        now = FillProgress(name, min(rows, total), total, errors, time.monotonic() - start_time)
         if (now.rows, now.errors) != (last.rows, last.errors):
             last = now
             report(now)
@@ -346,4 +346,4 @@ def watch_fill(
     finally:
         ended.set()
         thread.join()
-    report(FillProgress(name, total, total, last.errors, time.monotonic() - begun))
+    report(FillProgress(name, total, total, last.errors, time.monotonic() - start_time))

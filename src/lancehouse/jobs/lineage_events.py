@@ -175,9 +175,9 @@ class _Events:
             symlinks_dataset,
         )
 
-        named = name_table(self.output)
+        name = name_table(self.output)
         if state != "COMPLETE":
-            return OutputDataset(*named)
+            return OutputDataset(*name)
         table = self.output.to_ref()
         identifier = symlinks_dataset.Identifier(*name_dataset(locate_table(table).location), "LOCATION")
         facets = {
@@ -185,9 +185,7 @@ class _Events:
             "symlinks": symlinks_dataset.SymlinksDatasetFacet([identifier]),
         }
         statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=summary.rows)
-        return OutputDataset(
-            *named, {"outputStatistics": statistics} if summary.rows is not None else {}, facets=facets
-        )
+        return OutputDataset(*name, {"outputStatistics": statistics} if summary.rows is not None else {}, facets=facets)
 
 
 def _send_events(queue: SimpleQueue[Any]) -> None:

@@ -204,8 +204,10 @@ class StagedRows:
             raise TableColumnNotFoundError(
                 f"{self.label} has no column {', '.join(missing)} for latest_by; it has {', '.join(self.columns)}"
             )
-        if both := [name for name in self.latest_by if name in on]:
-            raise InvalidInputError(f"latest_by names {both[0]}, which is in the key: it is the same for all its rows")
+        if overlap := [name for name in self.latest_by if name in on]:
+            raise InvalidInputError(
+                f"latest_by names {overlap[0]}, which is in the key: it is the same for all its rows"
+            )
         target_names = set(self.columns) - self.transient if schema is None else schema.names
         helping = [name for name in self.latest_by if name not in target_names]
         table, rows = self.job.to_ref(), self._open()

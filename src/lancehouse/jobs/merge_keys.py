@@ -377,9 +377,11 @@ def merge_small_source(
     target = pa.RecordBatchReader.from_batches(source.schema, read_keys(table, dataset, parts, on))
     matches = match_keys(target, source, every=rules.delete_by_source)
     has_source = pc.is_valid(matches.column(SOURCE))
-    doomed = matches if rules.when_matched != "ignore" else matches.filter(pc.invert(has_source))
+    deletions = matches if rules.when_matched != "ignore" else matches.filter(pc.invert(has_source))
     change = (
-        delete_rows(table, dataset, offsets_by_fragment(doomed.column(TARGET).chunks)) if rules.deletes else RowChange()
+        delete_rows(table, dataset, offsets_by_fragment(deletions.column(TARGET).chunks))
+        if rules.deletes
+        else RowChange()
     )
     pairs = matches.filter(has_source) if rules.writes else matches.slice(0, 0)
     return MatchResult(change, pairs if len(pairs) <= MAX_SENT_MATCHES or not is_bounded else None)

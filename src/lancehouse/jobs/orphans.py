@@ -173,25 +173,25 @@ def cleanup(
             f"{table}: another table lies at {nested.partition('/_versions/')[0]} below it, where Lance would take its "
             "data for old files of this one; move one of them"
         )
-    before = _stored_versions(table, at)
+    before = _list_stored_versions(table, at)
     with table.dataset() as dataset:
         if at.is_managed and before and max(before) > dataset.version:
             raise InvalidTableStateError(
                 f"{table}: storage has a version {max(before)}, but the catalog is at {dataset.version}: a writer "
                 "bypassed the catalog; `lancehouse table manage --by impl --adopt` accepts what is there"
             )
-        tagged = _old_tags(table, dataset, older_than)
+        tagged = _find_old_tags(table, dataset, older_than)
         act = dataset.explain_cleanup_old_versions if dry_run else dataset.cleanup_old_versions
         # Lance keeps the newest one anyway, and asks storage once more if told so.
         more = {"retain_versions": keep} if keep > 1 else {}
         result = act(older_than=older_than, error_if_tagged_old_versions=False, **more)
     stats = result.stats if dry_run else result
     if at.is_managed and not dry_run:
-        stored = _stored_versions(table, at) if stats.old_versions else before
+        stored = _list_stored_versions(table, at) if stats.old_versions else before
         # Not only those that were removed now: an earlier call may have failed after it had removed some.
         _forget_versions(table, sorted(set(range(1, max(before, default=1))) - stored))
-    left = len(before) - stats.old_versions
-    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=left)
+    remaining = len(before) - stats.old_versions
+    return CleanupResult(versions=stats.old_versions, bytes=stats.bytes_removed, tagged=tagged, left=remaining)
 
 
 def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bool = False) -> Iterator[RemovalTask]:
@@ -220,7 +220,7 @@ def plan(table: TableRef, older_than: timedelta | None = None, *, no_writers: bo
             f"older_than={older_than} is refused; wait, or stop all writers and say so with no_writers"
         )
     now = datetime.now(UTC)
-    return _plan_tasks(_without_branch(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
+    return _plan_tasks(_strip_branch(table), now - age, now - (DEFAULT_AGE if older_than is None else older_than))
 
 
 def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> Iterator[StoredFile]:
@@ -233,7 +233,7 @@ def list_unnamed_files(table: TableRef, older_than: timedelta = DEFAULT_AGE) -> 
         older_than: a job whose last record is older is taken for abandoned; the files of other jobs are left out.
     """
     now = datetime.now(UTC)
-    with _without_branch(table).dataset() as dataset:
+    with _strip_branch(table).dataset() as dataset:
         branches = _open_branches(dataset)
         yield from _create_search(locate_table(table), branches, now, now - older_than).orphans(
             _list_all_files(dataset)
@@ -245,17 +245,17 @@ def execute(table: TableRef, task: RemovalTask) -> Orphans:
 
     Files stay that a version or a job has come to reference since the plan was made.
     """
-    all_branches = _without_branch(table)
+    all_branches = _strip_branch(table)
     at = locate_table(all_branches)
     with all_branches.dataset() as dataset:
         branches = _open_branches(dataset)
-        referenced = _referenced_names(at, branches, task.versions)
+        referenced = _find_referenced_names(at, branches, task.versions)
     # Checked again here, because versions may have been committed and jobs started since the plan was made.
     for job, files in _read_job_files(at).items():
         referenced |= files if job not in task.finished_jobs else set()
-    doomed = [file for file in task.files if owner(_strip_branch_prefix(file[0], branches)) not in referenced]
-    _delete_files(at, [name for name, _ in doomed])
-    return replace(task, files=doomed).summarize()
+    unreferenced = [file for file in task.files if owner(_strip_branch_prefix(file[0], branches)) not in referenced]
+    _delete_files(at, [name for name, _ in unreferenced])
+    return replace(task, files=unreferenced).summarize()
 
 
 def discard(table: TableRef, owners: Collection[str], since: int) -> None:
@@ -277,11 +277,11 @@ def discard(table: TableRef, owners: Collection[str], since: int) -> None:
 def _discard_owned(table: TableRef, owners: Collection[str], since: int) -> None:
     at, above = locate_table(table), _branch_prefix(table.branch)
     with table.dataset() as dataset:
-        named = set(_tracked_names(dataset, since))
+        referenced = set(_list_tracked_names(dataset, since))
     with translate_errors(table, at.storage_options):
         session = open_files(at.location, at.storage_options)
         files: list[str] = []
-        for name in set(owners) - named:
+        for name in set(owners) - referenced:
             folder = name.partition("/")[0]
             alone = f"{above}{name}.lance" if folder == "data" else name
             files += [*session.list(f"{above}{name}"), *([alone] if folder != "_indices" else [])]
@@ -340,7 +340,7 @@ def _plan_tasks(table: TableRef, until: datetime, jobs_until: datetime) -> Itera
 def _create_search(
     at: TableLocation, branches: dict[str, lance.LanceDataset], until: datetime, jobs_until: datetime
 ) -> _OrphanSearch:
-    return _OrphanSearch(_referenced_names(at, branches, {}), _read_job_files(at), until, jobs_until, branches)
+    return _OrphanSearch(_find_referenced_names(at, branches, {}), _read_job_files(at), until, jobs_until, branches)
 
 
 @dataclass
@@ -397,13 +397,15 @@ def _list_all_files(dataset: lance.LanceDataset) -> Iterator[StoredFile]:
         yield from map(StoredFile, *columns)
 
 
-def _referenced_names(at: TableLocation, branches: dict[str, lance.LanceDataset], versions: dict[str, int]) -> set[str]:
+def _find_referenced_names(
+    at: TableLocation, branches: dict[str, lance.LanceDataset], versions: dict[str, int]
+) -> set[str]:
     """Return what versions newer than `versions` reference on each branch, in the form that `owner` returns."""
     referenced: set[str] = set()
     for name, branch in branches.items():
-        referenced.update(_tracked_names(branch, versions.get(name, 0) + 1))
+        referenced.update(_list_tracked_names(branch, versions.get(name, 0) + 1))
         if name != MAIN:
-            referenced |= _inherited_indices(name, branch, versions.get(name, 0))
+            referenced |= _find_inherited_indices(name, branch, versions.get(name, 0))
         referenced |= _names_of_detached(at, name, branch)
         referenced |= _names_of_staged(at, name, branch)
     return referenced | _names_of_errors(at, branches)
@@ -422,13 +424,13 @@ def _names_of_errors(at: TableLocation, branches: dict[str, lance.LanceDataset])
     return {file for file in files if (match := _ERRORS.fullmatch(file)) and int(match[1]) in ids}
 
 
-def _tracked_names(branch: lance.LanceDataset, since: int) -> Iterator[str]:
+def _list_tracked_names(branch: lance.LanceDataset, since: int) -> Iterator[str]:
     for batch in branch.tracked_files(min_version=since):
         # For an index, `tracked_files` lists whatever lies in its folder, leftover temporary files included.
         yield from (owner(file) for file in batch["path"].to_pylist() if not _is_temporary(file))
 
 
-def _inherited_indices(name: str, branch: lance.LanceDataset, since: int) -> set[str]:
+def _find_inherited_indices(name: str, branch: lance.LanceDataset, since: int) -> set[str]:
     """Return the indices that a branch has from its parent branch, which `tracked_files` does not list."""
     versions = [ref["version"] for ref in branch.version_refs() if ref["version"] > since]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -446,15 +448,15 @@ def _names_of_detached(at: TableLocation, name: str, branch: lance.LanceDataset)
     `tracked_files` does not list them.
     """
     stored = ManifestStore(at.location, at.storage_options)
-    named: set[str] = set()
+    names: set[str] = set()
     for file in _list_files(at, f"{_branch_prefix(name)}_versions"):
         if match := _DETACHED.fullmatch(file):
             version = branch.checkout_version((name, int(match[1])))
-            named |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_index_names(version)}
+            names |= {f"_transactions/{Manifest.parse(stored.read(file)).transaction_file}", *_index_names(version)}
             for fragment in version.get_fragments():
-                named |= {owner(f"data/{file.path}") for file in fragment.metadata.files}
-                named |= {deleted} if (deleted := fragment.deletion_file()) else set()
-    return named
+                names |= {owner(f"data/{file.path}") for file in fragment.metadata.files}
+                names |= {deleted} if (deleted := fragment.deletion_file()) else set()
+    return names
 
 
 def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -> set[str]:
@@ -465,7 +467,7 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
     """
     above = _branch_prefix(name)
     stored = ManifestStore(at.location, at.storage_options)
-    named: set[str] = set()
+    names: set[str] = set()
     for file in (*_list_files(at, f"{above}_versions"), *_list_files(at, "_staging")):
         match = _ON_ITS_WAY.fullmatch(file)
         if match is None or (parse_version(match[1]) or 0) <= branch.version or (data := stored.find(file)) is None:
@@ -476,8 +478,8 @@ def _names_of_staged(at: TableLocation, name: str, branch: lance.LanceDataset) -
             continue
         if (manifest.branch or MAIN) == name:
             files = manifest.files(at.location, at.storage_options)
-            named |= {file.removeprefix(above), *(owner(path.removeprefix(above)) for path in files)}
-    return named
+            names |= {file.removeprefix(above), *(owner(path.removeprefix(above)) for path in files)}
+    return names
 
 
 def _read_job_files(at: TableLocation) -> dict[str, set[str]]:
@@ -499,8 +501,8 @@ def _list_files(at: TableLocation, folder: str) -> list[str]:
 
 def _open_branches(dataset: lance.LanceDataset) -> dict[str, lance.LanceDataset]:
     """Return all branches by name, each opened at its latest version."""
-    named = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
-    return {MAIN: dataset, **named}
+    others = {name: dataset.checkout_version((name, None)) for name in dataset.branches.list()}
+    return {MAIN: dataset, **others}
 
 
 def _branch_prefix(branch: str | None) -> str:
@@ -531,15 +533,15 @@ def _delete_files(at: TableLocation, files: Collection[str]) -> None:
                 folder.rmdir()
 
 
-def _without_branch(table: TableRef) -> TableRef:
+def _strip_branch(table: TableRef) -> TableRef:
     return replace(table, branch=None)
 
 
-def _stored_versions(table: TableRef, at: TableLocation) -> set[int]:
+def _list_stored_versions(table: TableRef, at: TableLocation) -> set[int]:
     return set(list_manifests(TableRef(at.location, at.storage_options, branch=table.branch)))
 
 
-def _old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
+def _find_old_tags(table: TableRef, dataset: lance.LanceDataset, older_than: timedelta) -> tuple[str, ...]:
     """Return the tags of versions of a branch that are older than `older_than`, except tags of its current version."""
     # pylance returns times of versions without a zone, in the local one.
     branch, until = table.branch or MAIN, datetime.now() - older_than

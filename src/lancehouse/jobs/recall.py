@@ -147,9 +147,9 @@ def _time_searches(
     hits, wanted, times = 0, 0, list[float]()
     for vector, own, nearest in zip(truth.vectors, truth.rows.tolist(), truth.nearest, strict=True):
         search = VectorSearch(tuple(map(float, vector)), k + 1, column, columns=(ROW,), effort=effort)
-        began = time.perf_counter()
+        start = time.perf_counter()
         rows = search.search_index(table, dataset)
-        times.append((time.perf_counter() - began) * 1000)
+        times.append((time.perf_counter() - start) * 1000)
         others = [row for row in rows.column(ROW).to_pylist() if row != own][:k]
         hits, wanted = hits + len(nearest.intersection(others)), wanted + len(nearest)
     return (hits / wanted if wanted else 1.0), times

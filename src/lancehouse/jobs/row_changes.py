@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_namespace.errors import InternalError, InvalidInputError
 
 from lancehouse.jobs.address import PinnedVersion, TableAddress
-from lancehouse.jobs.column_filling import attach_file, find_own_ids, no_companions
+from lancehouse.jobs.column_filling import attach_file, find_own_ids, make_empty_companions
 from lancehouse.jobs.engine import Engine
 from lancehouse.jobs.job import ChangeResult, Job, WriteOptions, find_version_of_same_run
 from lancehouse.jobs.merge import KeyShuffle, MergeInputs, MergeKeys, RowsToMerge, require_distinct_keys
@@ -247,7 +247,7 @@ class _ColumnUpdate:
         # A job of this attempt alone: its files are useless to the next one, and go with it.
         job, written = Job(self.address), list[NewFragment]()
         tasks = ColumnUpdateTasks(
-            MergeKeys(job, self.source, pinned), self.names, _stale_companions(dataset, self.names)
+            MergeKeys(job, self.source, pinned), self.names, _find_stale_companions(dataset, self.names)
         )
         with job.clean_up_after(written):
             updated, matched = self._match_in_memory(tasks) or self._match_by_shuffle(tasks)
@@ -285,7 +285,7 @@ class _ColumnUpdate:
         return list(map(UpdatedFragment.from_json, texts)), matched
 
 
-def _stale_companions(dataset: lance.LanceDataset, names: Sequence[str]) -> tuple[str, ...]:
+def _find_stale_companions(dataset: lance.LanceDataset, names: Sequence[str]) -> tuple[str, ...]:
     """Return the companions that must say of changed rows that nobody has filled them.
 
     With stable row ids, Lance keeps by which version a row was changed, and fills see that.
@@ -430,7 +430,7 @@ class ColumnUpdateTasks:
         own = pa.schema([schema.field(name) for name in names])
         values = pa.concat_tables([own.empty_table(), *(part.select(names).cast(own) for part in parts)]).take(places)
         for name in self.companions:
-            values = values.append_column(schema.field(name), no_companions(len(addresses)))
+            values = values.append_column(schema.field(name), make_empty_companions(len(addresses)))
         return values
 
 

@@ -136,7 +136,7 @@ def require_same_columns(
         TableAlreadyExistsError: it is no view, or has other columns than those that are given.
     """
     existing = ViewDefinition.from_schema(view.schema)
-    if existing is None or existing.names != definition.names or not _own_schema(view, existing).equals(schema):
+    if existing is None or existing.names != definition.names or not _read_own_schema(view, existing).equals(schema):
         what = "a view with other columns" if existing else "a table that is no view"
         raise TableAlreadyExistsError(f"{table}: there is {what}; drop it first")
     return existing
@@ -177,7 +177,7 @@ def plan_view(
         source_columns = [column.remove_metadata() for column in scanner.projected_schema if column.name != "_rowid"]
         if blobs := [column.name for column in scanner.projected_schema if has_blobs(column)]:
             raise InvalidInputError(f"a view cannot take blobs along, such as {', '.join(blobs)}: read them by row id")
-    fields = [*source_columns, *(_made_fields(function) if function is not None else ())]
+    fields = [*source_columns, *(_plan_function_fields(function) if function is not None else ())]
     if len({column.name for column in fields}) != len(fields) or not fields:
         raise InvalidInputError("a view has at least one column, and each name once")
     schema = relax_nullability(pa.schema([*fields, pa.field(SOURCE_ROW, pa.int64())]).remove_metadata())
@@ -185,12 +185,12 @@ def plan_view(
     return replace(definition, names=tuple(schema.names)), schema
 
 
-def _own_schema(view: lance.LanceDataset, definition: ViewDefinition) -> pa.Schema:
+def _read_own_schema(view: lance.LanceDataset, definition: ViewDefinition) -> pa.Schema:
     """Return the columns that the view makes."""
     return pa.schema([view.schema.field(name) for name in definition.names])
 
 
-def _made_fields(function: ColumnFunction) -> list[pa.Field[Any]]:
+def _plan_function_fields(function: ColumnFunction) -> list[pa.Field[Any]]:
     dtype: Any = function.returns
     if dtype is None or not (pa.types.is_list(dtype) or pa.types.is_large_list(dtype)):
         raise InvalidInputError(
@@ -225,7 +225,7 @@ def refresh_view(
     """
     if options.rules.on_error == "null":
         raise InvalidInputError('on_error: a view has no value that could be null; "skip" leaves out rows that fail')
-    table, begun = address.to_ref(), time.monotonic()
+    table, start_time = address.to_ref(), time.monotonic()
 
     def attempt() -> RefreshResult:
         dataset = table.open()
@@ -241,7 +241,7 @@ def refresh_view(
             )
         result = _Refresh(engine, address, definition, own, options, report).run(dataset)
         version = optimize_stale_indices(engine, address) if options.optimize_indices else result.version
-        return replace(result, version=max(version, result.version), seconds=time.monotonic() - begun)
+        return replace(result, version=max(version, result.version), seconds=time.monotonic() - start_time)
 
     return retry_conflicts(address, attempt)
 
@@ -362,7 +362,7 @@ class _Refresh:
             self.definition,
             self.function,
             self.options,
-            _own_schema(self.address.to_ref().open(), self.definition),
+            _read_own_schema(self.address.to_ref().open(), self.definition),
             changes.condition,
         )
 
@@ -576,13 +576,13 @@ class RowMaker:
 
     def _make_part(self, batches: Iterator[pa.RecordBatch], part: _Part) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the view until a checkpoint is due or the fragment ends."""
-        begun = time.monotonic()
+        start_time = time.monotonic()
         for batch in batches:
             view_rows = self._expand(batch, part)
             part.rows += batch.num_rows
             if view_rows.num_rows:
                 yield view_rows
-            if self.options.is_checkpoint_due(part.rows, time.monotonic() - begun):
+            if self.options.is_checkpoint_due(part.rows, time.monotonic() - start_time):
                 part.end = (batch.column("_rowaddr")[-1].as_py() & OFFSET) + 1
                 return
 

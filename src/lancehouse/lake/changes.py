@@ -269,9 +269,9 @@ def _find_deleted(table: TableRef, dataset: lance.LanceDataset) -> Iterator[Adde
     with translate_errors(table, table.storage_options):
         alive = read_row_ids(dataset, None, _changed_fragments(dataset, before))
         for fragment in _changed_fragments(before, dataset):
-            gone = np.setdiff1d(read_row_ids(before, None, [fragment]), alive)
-            if len(gone):
-                yield AddedFragment(fragment, len(gone), DELETE)
+            row_ids = np.setdiff1d(read_row_ids(before, None, [fragment]), alive)
+            if len(row_ids):
+                yield AddedFragment(fragment, len(row_ids), DELETE)
 
 
 def find_deleted_rows(before: lance.LanceDataset, after: lance.LanceDataset, fragments: Sequence[int]) -> Any:

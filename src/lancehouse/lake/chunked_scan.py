@@ -118,17 +118,18 @@ def _blob_bytes(fragment: lance.LanceFragment, blobs: list[str], rows: range, re
     if reader is not None:
         return np.concatenate([reader.blob_sizes(batch) for batch in scanner.to_batches()])
     described = scanner.to_table()
-    return sum(_described_sizes(column.combine_chunks()) for column in described.columns)
+    return sum(_measure_descriptions(column.combine_chunks()) for column in described.columns)
 
 
-def _described_sizes(array: Any) -> Any:
+def _measure_descriptions(array: Any) -> Any:
     """Return the sizes in blob descriptions, which take the place of the blobs; blobs can be nested in structs only."""
     if not isinstance(array.type, pa.StructType):
         return np.zeros(len(array), np.int64)
     if {"position", "size"} <= {field.name for field in array.type}:
         return array.field("size").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return sum(
-        (_described_sizes(array.field(place)) for place in range(array.type.num_fields)), np.zeros(len(array), np.int64)
+        (_measure_descriptions(array.field(place)) for place in range(array.type.num_fields)),
+        np.zeros(len(array), np.int64),
     )
 
 
@@ -258,16 +259,16 @@ def read_batches(dataset: lance.LanceDataset, scan: PlainScan, arguments: Argume
 def _scan_unfiltered(dataset: lance.LanceDataset, scan: PlainScan, arguments: Arguments) -> Iterator[pa.RecordBatch]:
     fragments = dataset.get_fragments()
     size = _ChunkSize(fragments)
-    skip, left = scan.offset, scan.limit
+    skip, remaining = scan.offset, scan.limit
     for run in group_up_to(fragments, lambda fragment: fragment.physical_rows, FIRST_ROWS):
         count = sum(fragment.count_rows() for fragment in run)
         first, skip = min(skip, count), max(0, skip - count)
-        while first < count and left != 0:
-            rows = min(size.rows, count - first, count if left is None else left)
+        while first < count and remaining != 0:
+            rows = min(size.rows, count - first, count if remaining is None else remaining)
             more = {**arguments, "batch_size": size.batch}
             yield from _read_measured(dataset.scanner(fragments=run, offset=first, limit=rows, **more), rows, size)
             first += rows
-            left = None if left is None else left - rows
+            remaining = None if remaining is None else remaining - rows
 
 
 def _scan_filtered(dataset: lance.LanceDataset, filter: str, arguments: Arguments) -> Iterator[pa.RecordBatch]:
@@ -330,12 +331,12 @@ def group_up_to(items: Iterable[T], size: Callable[[T], int], total: int, most: 
 
 def slice_batches(batches_in: Iterator[pa.RecordBatch], offset: int, limit: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches after `offset`, at most `limit`."""
-    left = limit
+    remaining = limit
     for batch in batches_in:
-        if left == 0:
+        if remaining == 0:
             return
         skipped, offset = min(offset, batch.num_rows), max(0, offset - batch.num_rows)
-        part = batch.slice(skipped, left)
-        left = None if left is None else left - part.num_rows
+        part = batch.slice(skipped, remaining)
+        remaining = None if remaining is None else remaining - part.num_rows
         if part.num_rows:
             yield part

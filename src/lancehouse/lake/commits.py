@@ -361,11 +361,11 @@ def _find_changed_columns(
     """Return the columns that files were written for, and that have another field id by now."""
     current = walk.field_ids(dataset.lance_schema.fields())
     written = {number for fragment in fragments for file in fragment.files for number in file.fields if number >= 0}
-    if not (gone := written.difference(current.values())):
+    if not (missing_ids := written.difference(current.values())):
         return []
     with replace(table, version=base).dataset() as before:
         paths = walk.field_ids(before.lance_schema.fields())
-    return [".".join(path) for path, number in paths.items() if number in gone and path in current]
+    return [".".join(path) for path, number in paths.items() if number in missing_ids and path in current]
 
 
 def _revert_append(table: TableRef, at: TableLocation, version: int) -> None:

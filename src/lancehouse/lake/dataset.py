@@ -164,8 +164,8 @@ class TableRef:
 
     def __str__(self) -> str:
         at = (("version", self.version), ("branch", self.branch), ("tag", self.tag))
-        named = self.location if self.location is not None else f"table {'.'.join(self.id)}"
-        return named + "".join(f" {name} {value}" for name, value in at if value is not None)
+        address = self.location if self.location is not None else f"table {'.'.join(self.id)}"
+        return address + "".join(f" {name} {value}" for name, value in at if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ class VersionSelector:
                 dataset = replace(table, version=self.version).open()
             except TableVersionNotFoundError:
                 latest = table.open().version
-                gone = "; older ones were cleaned up" if 0 < (self.version or 0) < latest else ""
+                hint = "; older ones were cleaned up" if 0 < (self.version or 0) < latest else ""
                 raise TableVersionNotFoundError(
-                    f"{table} has no version {self.version}; the latest is {latest}{gone}"
+                    f"{table} has no version {self.version}; the latest is {latest}{hint}"
                 ) from None
             return replace(table, version=dataset.version), dataset
         as_of = _parse_time(self.as_of)

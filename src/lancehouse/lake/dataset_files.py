@@ -149,9 +149,11 @@ def _list_staged_files(table: TableRef, folders: Iterable[str]) -> list[str]:
 def _modification_times(table: TableRef, files: Collection[str]) -> dict[str, datetime]:
     """Return when files were written; in an object store, only a dataset that can be opened lists these times."""
     if root := local_folder(str(table.location)):
-        with suppress(FileNotFoundError):
-            return {file: datetime.fromtimestamp((root / file).stat().st_mtime, UTC) for file in files}
-        return {}
+        times: dict[str, datetime] = {}
+        for file in files:
+            with suppress(FileNotFoundError):  # published or removed since it was listed
+                times[file] = datetime.fromtimestamp((root / file).stat().st_mtime, UTC)
+        return times
     try:
         with table.dataset() as dataset:
             rows = [row for batch in dataset.all_files() for row in batch.to_pylist() if row["path"] in files]

@@ -62,13 +62,15 @@ def start_watch(location: str, *, versions: bool = True) -> FolderWatch | None:
     root = local_folder(location)
     if root is None or not _is_local_disk(root):
         return None
-    folders = tuple(dict.fromkeys(_nearest_existing(str(root), folder) for folder in _watched_folders(root, versions)))
+    folders = tuple(
+        dict.fromkeys(_find_nearest_existing(str(root), folder) for folder in _list_watched_folders(root, versions))
+    )
     state = _read_state(folders)
     can_tell = all(folder_state is None or is_settled(folder_state[1], now) for folder_state in state)
     return FolderWatch(folders, state) if can_tell else None
 
 
-def _watched_folders(root: Path, versions: bool) -> Iterator[str]:
+def _list_watched_folders(root: Path, versions: bool) -> Iterator[str]:
     if versions:
         yield "_versions"
     yield from ("_refs/tags", "_refs/branches")
@@ -79,7 +81,7 @@ def _watched_folders(root: Path, versions: bool) -> Iterator[str]:
     yield from (f"tree/{unquote(file.removesuffix('.json'))}/_versions" for file in branches if file.endswith(".json"))
 
 
-def _nearest_existing(root: str, folder: str) -> str:
+def _find_nearest_existing(root: str, folder: str) -> str:
     """Return a folder, or its nearest existing parent, which changes when the folder is created."""
     while folder and not os.path.isdir(path := f"{root}/{folder}"):  # noqa: PTH112
         folder = folder.rpartition("/")[0]

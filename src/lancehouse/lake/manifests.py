@@ -161,7 +161,7 @@ class Manifest:
         return replace(
             self,
             operation=_find_operation(transaction),
-            indices=_created_indices(transaction),
+            indices=_parse_created_indices(transaction),
             transaction=transaction,
         )
 
@@ -611,7 +611,7 @@ def _translate_malformed() -> Iterator[None]:
         raise InvalidInputError(f"this is no manifest of Lance: {error}") from error
 
 
-def _created_indices(transaction: bytes) -> tuple[str, ...]:
+def _parse_created_indices(transaction: bytes) -> tuple[str, ...]:
     """Return the uuids of the new indices in Lance's message `CreateIndex`."""
     bodies = [body for number, body in _parse_fields(transaction) if _OPERATIONS.get(number) == "CreateIndex"]
     new = [body for message in bodies for number, body in _parse_fields(bytes(message)) if number == 1]

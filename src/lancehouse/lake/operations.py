@@ -260,7 +260,7 @@ class ColumnOperations(LanceNamespace):
         Raises:
             UnsupportedOperationError: a computed or virtual column, which a job would have to fill.
         """
-        transforms = {_check_name(entry.name): _sql_expression(entry) for entry in request.new_columns}
+        transforms = {_check_name(entry.name): _require_expression(entry) for entry in request.new_columns}
         if len(transforms) < len(request.new_columns):
             raise InvalidInputError("a column is added twice")
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
@@ -269,7 +269,7 @@ class ColumnOperations(LanceNamespace):
 
     def alter_table_alter_columns(self, request: AlterTableAlterColumnsRequest) -> AlterTableAlterColumnsResponse:
         """Rename columns, allow or forbid nulls, or change types; all in one commit."""
-        alterations = [_alteration(entry) for entry in request.alterations]
+        alterations = [_parse_alteration(entry) for entry in request.alterations]
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.alter_columns(*alterations)
         return AlterTableAlterColumnsResponse(version=dataset.version)
@@ -297,7 +297,7 @@ class ColumnOperations(LanceNamespace):
             # Lance replaces the metadata of all fields or merges all, so if any is replaced, the merge is done here.
             replace = any(entry.replace for entry in request.updates)
             updates = {
-                entry.path: _merged_metadata(dataset, entry) if replace else entry.metadata for entry in request.updates
+                entry.path: _merge_metadata(dataset, entry) if replace else entry.metadata for entry in request.updates
             }
             dataset.update_field_metadata(updates, replace=replace)
         return UpdateFieldMetadataResponse(
@@ -316,7 +316,7 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _sql_expression(entry: AddColumnsEntry) -> str:
+def _require_expression(entry: AddColumnsEntry) -> str:
     if entry.computed is not None or entry.virtual_column is not None:
         raise UnsupportedOperationError(
             f"column {entry.name}: computed and virtual columns are filled by jobs, such as `lancehouse table backfill "
@@ -327,7 +327,7 @@ def _sql_expression(entry: AddColumnsEntry) -> str:
     return entry.expression
 
 
-def _alteration(entry: AlterColumnsEntry) -> dict[str, Any]:
+def _parse_alteration(entry: AlterColumnsEntry) -> dict[str, Any]:
     if entry.virtual_column is not None:
         raise UnsupportedOperationError(f"column {entry.path}: virtual columns are filled by jobs")
     changes = {
@@ -338,7 +338,7 @@ def _alteration(entry: AlterColumnsEntry) -> dict[str, Any]:
     return {"path": entry.path, **{key: value for key, value in changes.items() if value is not None}}
 
 
-def _merged_metadata(dataset: lance.LanceDataset, entry: UpdateFieldMetadataEntry) -> dict[str, str]:
+def _merge_metadata(dataset: lance.LanceDataset, entry: UpdateFieldMetadataEntry) -> dict[str, str]:
     merged = entry.metadata if entry.replace else {**_field_metadata(dataset, entry.path), **entry.metadata}
     return {key: value for key, value in merged.items() if value is not None}
 
@@ -477,9 +477,9 @@ def _wrap_operation(operation: Operation, model: type[BaseModel]) -> Operation:
     def call(self: LanceNamespace, request: Any, *data: bytes, **named: Any) -> Any:
         if not isinstance(request, dict):
             return operation(self, request, *data, **named)
-        asked = _parse_request(model, request)
+        typed_request = _parse_request(model, request)
         try:
-            return _to_plain(operation(self, asked, *data, **named))
+            return _to_plain(operation(self, typed_request, *data, **named))
         except (TableNotFoundError, NamespaceNotEmptyError) as error:
             raise type(error)(f"{LANCEDB_ERROR_PREFIXES[type(error)]}: {error}") from error
 

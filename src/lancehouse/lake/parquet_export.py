@@ -109,12 +109,14 @@ class VersionExporter:
         """All fragments, in order; of a part of a table, those with visible rows, numbered from 0."""
         if self._restricted is not None:
             policy = self._restricted.part.policy
-            named = policy.filter_columns | policy.masks.keys()
+            policy_columns = policy.filter_columns | policy.masks.keys()
             # A filter and masks are by name: another column of that name makes other copies of the same files.
             columns = sorted(
-                (column["name"], column["id"]) for column in self.schema["fields"] if column["name"] in named
+                (column["name"], column["id"]) for column in self.schema["fields"] if column["name"] in policy_columns
             )
-            return [_number(fragment, place, rows, columns) for place, (fragment, rows) in enumerate(self._visible)]
+            return [
+                _number_fragment(fragment, place, rows, columns) for place, (fragment, rows) in enumerate(self._visible)
+            ]
         with translate_errors(self.table, self.table.storage_options):
             return [_to_fragment(fragment) for fragment in self._dataset.get_fragments()]
 
@@ -243,7 +245,9 @@ def _to_fragment(fragment: lance.LanceFragment) -> ExportFragment:
     )
 
 
-def _number(fragment: ExportFragment, place: int, rows: int, columns: Sequence[tuple[str, int]]) -> ExportFragment:
+def _number_fragment(
+    fragment: ExportFragment, place: int, rows: int, columns: Sequence[tuple[str, int]]
+) -> ExportFragment:
     """Return a fragment as the part of it that is visible, without its id and size, which depend on hidden rows."""
     digest = sha256(json.dumps([fragment.digest, columns]).encode()).hexdigest()[:32]
     return replace(fragment, id=place, bytes=0, rows=rows, digest=digest)

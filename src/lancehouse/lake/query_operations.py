@@ -51,13 +51,15 @@ def to_full_text_query(
     if query is None:
         return None
     if query.structured_query is not None:
-        return _to_structured_query(query.structured_query.query, lambda: list(default) or _indexed_columns(dataset))
+        return _to_structured_query(
+            query.structured_query.query, lambda: list(default) or _find_indexed_columns(dataset)
+        )
     if query.string_query is None:
         raise InvalidInputError("full_text_query needs a string_query or a structured_query")
     return {"query": query.string_query.query, "columns": query.string_query.columns or list(default) or None}
 
 
-def _indexed_columns(dataset: lance.LanceDataset) -> list[str]:
+def _find_indexed_columns(dataset: lance.LanceDataset) -> list[str]:
     indices = (index for index in dataset.describe_indices() if index.index_type == "Inverted")
     if columns := list(dict.fromkeys(column for index in indices for column in index.field_names)):
         return columns
@@ -78,7 +80,9 @@ def _to_match(query: MatchQuery, searchable: Searchable) -> fts.FullTextQuery:
 def _to_multi_match(query: MultiMatchQuery, searchable: Searchable) -> fts.FullTextQuery:
     if not query.match_queries:
         raise InvalidInputError("a multi_match query needs match queries")
-    return _to_best_match([named for match in query.match_queries for named in _match_per_column(match, searchable)])
+    return _to_best_match(
+        [column_match for match in query.match_queries for column_match in _match_per_column(match, searchable)]
+    )
 
 
 def _match_per_column(query: MatchQuery, searchable: Searchable) -> list[MatchQuery]:
@@ -212,7 +216,7 @@ def write_parts(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
     sink = _PartSink()
     plain_schema = without_dictionaries(schema)
     with pa.ipc.new_file(sink, plain_schema) as file:
-        for batch in _in_values(batches, plain_schema):
+        for batch in _decode_dictionaries(batches, plain_schema):
             file.write_batch(batch)
             if sink.held >= PART_BYTES:
                 yield sink.take()
@@ -242,19 +246,19 @@ class _PartSink(io.RawIOBase):
         return b"".join(parts)
 
 
-def _in_values(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _decode_dictionaries(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Replace dictionaries in batches by their values, in smaller batches: many rows may share one long value."""
     for batch in batches:
         if batch.schema.equals(schema):
             yield batch
             continue
-        size = sum(map(_valued_size, batch.columns))
+        size = sum(map(_measure_values, batch.columns))
         rows = max(1, batch.num_rows * PART_BYTES // max(size, 1))
         for first in range(0, batch.num_rows, rows):
             yield batch.slice(first, rows).cast(schema)
 
 
-def _valued_size(array: pa.Array[Any]) -> int:
+def _measure_values(array: pa.Array[Any]) -> int:
     """Return the total length of the strings in an array's dictionaries, once per row that refers to them."""
     if isinstance(array, pa.DictionaryArray):
         values: Any = array.dictionary
@@ -263,33 +267,33 @@ def _valued_size(array: pa.Array[Any]) -> int:
         lengths: Any = pc.binary_length(values).cast(pa.int64())
         return int(pc.sum(lengths.take(array.indices)).as_py() or 0)
     if isinstance(array, pa.StructArray):
-        return sum(_valued_size(array.field(index)) for index in range(array.type.num_fields))
+        return sum(_measure_values(array.field(index)) for index in range(array.type.num_fields))
     if isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-        return _valued_size(array.flatten())
+        return _measure_values(array.flatten())
     return 0
 
 
 def without_dictionaries(schema: pa.Schema) -> pa.Schema:
     """Return a schema with the value types in place of dictionary types, at any depth."""
-    return pa.schema([_without_dictionary(field) for field in schema]).with_metadata(schema.metadata)
+    return pa.schema([_decode_field(field) for field in schema]).with_metadata(schema.metadata)
 
 
-def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
+def _decode_field(field: pa.Field[Any]) -> pa.Field[Any]:
     """Return a field with the value type in place of a dictionary type, at any depth."""
     dtype: pa.DataType = field.type
     match dtype:
         case pa.DictionaryType():
             return field.with_type(dtype.value_type)
         case pa.StructType():
-            return field.with_type(pa.struct([_without_dictionary(child) for child in dtype]))
+            return field.with_type(pa.struct([_decode_field(child) for child in dtype]))
         case pa.FixedSizeListType():
-            return field.with_type(pa.list_(_without_dictionary(dtype.value_field), dtype.list_size))
+            return field.with_type(pa.list_(_decode_field(dtype.value_field), dtype.list_size))
         case pa.LargeListType():
-            return field.with_type(pa.large_list(_without_dictionary(dtype.value_field)))
+            return field.with_type(pa.large_list(_decode_field(dtype.value_field)))
         case pa.ListType():
-            return field.with_type(pa.list_(_without_dictionary(dtype.value_field)))
+            return field.with_type(pa.list_(_decode_field(dtype.value_field)))
         case pa.MapType():
-            key, value = _without_dictionary(dtype.key_field), _without_dictionary(dtype.item_field)
+            key, value = _decode_field(dtype.key_field), _decode_field(dtype.item_field)
             return field.with_type(pa.map_(key, value, dtype.keys_sorted))
     return field
 
@@ -335,9 +339,9 @@ def _table_ref(namespace: LanceNamespace, query: Query) -> TableRef:
 
 def _columns(schema: pa.Schema, query: Query, scores: Sequence[str] = ()) -> list[str] | dict[str, str] | None:
     """Return the columns that a query names; by default all but those that Lancehouse keeps beside computed ones."""
-    named = query.columns and (query.columns.column_names or query.columns.column_aliases)
-    if named:
-        return named
+    columns = query.columns and (query.columns.column_names or query.columns.column_aliases)
+    if columns:
+        return columns
     shown = shown_columns(schema)
     if len(shown) == len(schema.names):
         return None

@@ -91,8 +91,8 @@ def keep_note(table: TableRef, index: str, note: RecallNote) -> int:
             raise TableIndexNotFoundError(f"{table} has no index {index} any more")
         others = sorted(key for key in dataset.config() if key.startswith(PREFIX) and key != PREFIX + index)
         valid_keys = [key for key in others if key.removeprefix(PREFIX) in names]
-        gone = {*others} - {*valid_keys[: MOST_NOTES - 1]}
-        dataset.update_config({PREFIX + index: note.model_dump_json(), **dict.fromkeys(gone)})
+        old_keys = {*others} - {*valid_keys[: MOST_NOTES - 1]}
+        dataset.update_config({PREFIX + index: note.model_dump_json(), **dict.fromkeys(old_keys)})
         return int(dataset.version)
 
 

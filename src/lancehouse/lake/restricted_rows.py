@@ -140,14 +140,14 @@ class RestrictedRows:
         whole: pa.Schema = self.dataset.schema
         policy = self.part.policy
         if missing := sorted(policy.masks.keys() - set(whole.names)):
-            raise self._misfit(f"it has no column {', '.join(missing)}")
+            raise self._misfit_error(f"it has no column {', '.join(missing)}")
         if missing := sorted(policy.filter_columns - set(whole.names)):
             # The caller does not know which columns decide what is visible, and shall not learn it from old versions.
             log.warning("%s: a row filter names columns that it lacks: %s", self.part.name, ", ".join(missing))
-            raise self._misfit("it lacks a column that the row filter names")
+            raise self._misfit_error("it lacks a column that the row filter names")
         if len({name.lower() for name in whole.names}) < len(whole.names):
             # Lance finds a column by its name in any case: it might take a masked one for another.
-            raise self._misfit("names of its columns differ by case alone")
+            raise self._misfit_error("names of its columns differ by case alone")
         fields = [whole.field(name) for name in shown_columns(whole)]
         shown = pa.schema([column for column in fields if not has_blobs(column)])
         return pa.schema([self._mask_field(column) for column in without_dictionaries(shown)])
@@ -157,10 +157,10 @@ class RestrictedRows:
         metadata: Any = {key: value for key, value in (column.metadata or {}).items() if key.startswith(EXTENSION)}
         column = column.with_metadata(metadata)
         if not can_mask(column.type, mask):
-            raise self._misfit(f"column {column.name} has the type {column.type}, which its mask does not fit")
+            raise self._misfit_error(f"column {column.name} has the type {column.type}, which its mask does not fit")
         return column.with_nullable(True) if mask == NULL else column
 
-    def _misfit(self, why: str) -> PermissionDeniedError:
+    def _misfit_error(self, why: str) -> PermissionDeniedError:
         return PermissionDeniedError(
             f"{self.part.name}: the row filter or masks of your grant do not fit this version of the table: {why}"
         )
@@ -231,7 +231,7 @@ class RestrictedRows:
                 f" {', '.join(self.schema.names)}"
             )
         if not self.schema.names:
-            raise self._misfit("it has no column that can be shown")
+            raise self._misfit_error("it has no column that can be shown")
         return unique or self.schema.names[:1]
 
     def count(self, request: CountTableRowsRequest, sql: CallerSql) -> int:
@@ -269,8 +269,8 @@ class RestrictedRows:
         request = request.model_copy(update={"filter": (request.filter or "").strip() or None})
         if request.with_row_id:
             raise PermissionDeniedError(f"{self.part.name}: a grant with a row filter or masks shows no row ids")
-        projected = self.require_columns([*self._projected_columns(request), *sql.value_columns])
-        searched = self._searched_columns(request)
+        projected = self.require_columns([*self._find_projected_columns(request), *sql.value_columns])
+        searched = self._find_searched_columns(request)
         columns = self.require_columns([*projected, *searched, *sql.filter_columns])
         if request.columns is None or not (request.columns.column_names or request.columns.column_aliases):
             scores = [DISTANCE] if _has_vector(request) else ["_score"] if request.full_text_query else []
@@ -290,15 +290,15 @@ class RestrictedRows:
             batches = self._search_in_memory(request, columns)
         return schema, (batch.select(schema.names) for batch in batches)
 
-    def _projected_columns(self, request: QueryTableRequest) -> list[str]:
+    def _find_projected_columns(self, request: QueryTableRequest) -> list[str]:
         """Return the columns that a query returns as they are or by their fields; by default all."""
         if request.columns is None or not (request.columns.column_names or request.columns.column_aliases):
             return list(self.schema.names)
         names = request.columns.column_names or ()
-        scores = {DISTANCE, "_score", QUERY_INDEX} if self._searched_columns(request) else set[str]()
+        scores = {DISTANCE, "_score", QUERY_INDEX} if self._find_searched_columns(request) else set[str]()
         return [name if name in self.schema.names else name.partition(".")[0] for name in names if name not in scores]
 
-    def _searched_columns(self, request: QueryTableRequest) -> list[str]:
+    def _find_searched_columns(self, request: QueryTableRequest) -> list[str]:
         columns = []
         if _has_vector(request):
             column = request.vector_column or default_vector_column(self.schema)
@@ -319,7 +319,7 @@ class RestrictedRows:
         """Return the schema of a caller's scan; one that is not valid fails here, where there are no rows."""
         empty = pa.schema([self.schema.field(name) for name in columns]).empty_table()
         with translate_errors(self.part.name):
-            schema: pa.Schema = scan(_in_memory(empty)).projected_schema
+            schema: pa.Schema = scan(_write_to_memory(empty)).projected_schema
             return schema
 
     def _scan(self, request: QueryTableRequest, columns: list[str], *, is_pushed: bool) -> Iterator[pa.RecordBatch]:
@@ -333,17 +333,17 @@ class RestrictedRows:
 
     def _projection(self, request: QueryTableRequest) -> tuple[list[str] | dict[str, str], bool]:
         """Return the columns that a query names, and whether all of them are columns of the table or scores."""
-        asked = request.columns
-        assert asked is not None
-        if asked.column_names:
-            return asked.column_names, {*asked.column_names} <= {*self.schema.names, DISTANCE, QUERY_INDEX}
-        return asked.column_aliases or {}, False
+        columns = request.columns
+        assert columns is not None
+        if columns.column_names:
+            return columns.column_names, {*columns.column_names} <= {*self.schema.names, DISTANCE, QUERY_INDEX}
+        return columns.column_aliases or {}, False
 
     def _evaluate(self, rows: Iterator[pa.RecordBatch], scan: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         """Run a caller's scan over masked rows, some megabytes of them at a time."""
         for group in chunked_scan.group_up_to(rows, lambda batch: batch.nbytes, CHUNK_BYTES):
             with translate_errors(self.part.name):
-                yield from _in_memory(pa.Table.from_batches(group)).scanner(**scan).to_batches()
+                yield from _write_to_memory(pa.Table.from_batches(group)).scanner(**scan).to_batches()
 
     def _can_search(self, request: QueryTableRequest, searched: list[str], *, is_pushed: bool) -> bool:
         """Return whether Lance can search the table itself: by unmasked vectors, the rows selected before."""
@@ -388,7 +388,7 @@ class RestrictedRows:
                 )
         schema = pa.schema([self.schema.field(name) for name in columns])
         with translate_errors(self.part.name):
-            rows = _in_memory(pa.Table.from_batches(held, schema))
+            rows = _write_to_memory(pa.Table.from_batches(held, schema))
             # Rows in memory have no index, and so none would be found among the indexed rows alone.
             everything = request.model_copy(update={"fast_search": None})
             yield from create_scanner(rows, everything, self._texts).to_batches()
@@ -455,7 +455,7 @@ def hide_errors(name: str) -> Iterator[None]:
         ) from None
 
 
-def _in_memory(rows: pa.Table) -> lance.LanceDataset:
+def _write_to_memory(rows: pa.Table) -> lance.LanceDataset:
     """Return a dataset that holds some rows, and nothing outside of this process; it is freed with its last user."""
     return lance.write_dataset(rows, f"memory://{uuid4().hex}")
 

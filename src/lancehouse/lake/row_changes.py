@@ -120,11 +120,11 @@ def delete_rows(table: TableRef, dataset: lance.LanceDataset, offsets: Mapping[i
     updated, removed = list[NewFragment](), list[int]()
     with translate_errors(table, table.storage_options):
         for fragment, rows in offsets.items():
-            left = dataset.get_fragment(fragment).delete_rows(rows)
-            if left is None:
+            metadata = dataset.get_fragment(fragment).delete_rows(rows)
+            if metadata is None:
                 removed.append(fragment)
             else:
-                bare = FragmentMetadata(left.id, [], left.physical_rows, left.deletion_file)
+                bare = FragmentMetadata(metadata.id, [], metadata.physical_rows, metadata.deletion_file)
                 updated.append(json.dumps(bare.to_json()))
     return RowChange(tuple(updated), tuple(removed), rows=sum(map(len, offsets.values())))
 
@@ -299,7 +299,7 @@ def commit_deletion(
     """
     if not change:
         return int(dataset.version)
-    operation = lance.LanceOperation.Delete(_updated_fragments(dataset, change), list(change.removed), where)
+    operation = lance.LanceOperation.Delete(_add_deletions(dataset, change), list(change.removed), where)
     return commits.commit(table, at, operation, dataset.version, properties)
 
 
@@ -333,7 +333,7 @@ def commit_rewrite(
         _refuse_concurrent_merge(table, dataset.version)
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=[*change.removed, *([MERGE_MARKER] if is_merge else [])],
-        updated_fragments=_updated_fragments(dataset, change),
+        updated_fragments=_add_deletions(dataset, change),
         new_fragments=parse_new_fragments(change.new),
         fields_for_preserving_frag_bitmap=sorted(find_field_ids(dataset, set(columns))),
         update_mode="rewrite_rows",
@@ -351,7 +351,7 @@ def _is_rewrite(transaction: lance.Transaction) -> bool:
     return isinstance(transaction.operation, lance.LanceOperation.Update) and bool(transaction.operation.new_fragments)
 
 
-def _updated_fragments(dataset: lance.LanceDataset, change: RowChange) -> list[FragmentMetadata]:
+def _add_deletions(dataset: lance.LanceDataset, change: RowChange) -> list[FragmentMetadata]:
     """Return the version's metadata of the changed fragments, with their new deletion files."""
     return [
         replace(dataset.get_fragment(fragment.id).metadata, deletion_file=fragment.deletion_file)

@@ -307,6 +307,8 @@ def _add_rows(table: TableRef, rows: RowSource, mode: str) -> int:
     with table.dataset() as dataset:
         if not isinstance(rows, RowStream) or table.branch not in (None, MAIN):
             return int(lance.write_dataset(rows.to_reader(), dataset, mode=mode.lower()).version)
+    # A stream can be read only once, and Lance would need the rows again if its commit met another one. So they are
+    # written first, and what is committed, perhaps several times, are the files.
     at = locate_table(table)
     new_fragments = write_uncommitted(table, at, rows.to_reader(), mode=mode.lower())
     with commits.discard_if_refused(new_fragments, at):

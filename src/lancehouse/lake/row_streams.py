@@ -302,9 +302,9 @@ class RowStream:
         reader, self._reader = self._reader, None
         if reader is None:
             raise ConcurrentModificationError(f"{self._about}: it was changed meanwhile; send the rows again")
-        return pa.RecordBatchReader.from_batches(self.schema, self._read_counted(reader))
+        return pa.RecordBatchReader.from_batches(self.schema, self._count_batches(reader))
 
-    def _read_counted(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _count_batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         try:
             while (batch := _read_next(reader)) is not None:
                 batch.validate(full=not self._is_flat)
@@ -319,7 +319,7 @@ class RowStream:
             self.error = error
             raise
         except (pa.ArrowException, OSError) as error:
-            self.error = _not_a_stream(self._about, error)
+            self.error = _stream_error(self._about, error)
             raise self.error from error
 
     def _split_batch(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
@@ -368,7 +368,7 @@ def read_stream(data: Data, id: Sequence[str] | None) -> RowSource:
         with _open_reader(data, about) as reader:
             return reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        raise _not_a_stream(about, error) from error
+        raise _stream_error(about, error) from error
 
 
 def _open_checked(data: io.IOBase, about: str) -> RowStream:
@@ -400,5 +400,5 @@ def raise_stream_error(rows: RowSource) -> Iterator[None]:
         raise
 
 
-def _not_a_stream(about: str, error: Exception) -> InvalidInputError:
+def _stream_error(about: str, error: Exception) -> InvalidInputError:
     return InvalidInputError(f"{about}: the request's data is no Arrow IPC stream: {error}")

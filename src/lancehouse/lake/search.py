@@ -295,17 +295,18 @@ def _choose_way(
             why = (
                 "as its effort is given"
                 if is_asked
-                else f"estimated {_seconds(index_s)} of one processor; all vectors {_seconds(whole_s)}"
+                else f"estimated {_format_seconds(index_s)} of one processor; all vectors {_format_seconds(whole_s)}"
             )
             lines.append(f"vectors: by the index {index.name} ({index.kind}, {index.metric}), {why}")
             if rest:
                 lines.append(f"vectors: {sum(rest.values()):,} rows that it lacks are compared")
             return True, split_fragments(dataset, tasks, split=split, only=rest) if rest else []
-        why = f"estimated {_seconds(whole_s)} of one processor; by the index {index.name} {_seconds(index_s)}"
+        by_index = f"by the index {index.name} {_format_seconds(index_s)}"
+        why = f"estimated {_format_seconds(whole_s)} of one processor; {by_index}"
     elif index is not None:
-        why = f"the index {index.name} is for {index.metric}; estimated {_seconds(whole_s)}"
+        why = f"the index {index.name} is for {index.metric}; estimated {_format_seconds(whole_s)}"
     else:
-        why = f"there is no index; estimated {_seconds(whole_s)}"
+        why = f"there is no index; estimated {_format_seconds(whole_s)}"
     lines.append(f"vectors: all are compared ({search.metric}) by products of matrices, {why}")
     return False, split_fragments(dataset, tasks, split=split) or [[]]
 
@@ -315,7 +316,7 @@ def comparison_seconds(queries: int, rows: int, width: int) -> float:
     return queries * rows * (PAIR_S + NUMBER_S * width) + rows * width * 4 * READ_S
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     return f"{value:.2g} s" if value < 100 else f"{value:,.0f} s"
 
 
@@ -550,6 +551,7 @@ def rank_hits(search: Search, found: Found) -> RankedRows:
     if not len(starts):
         return RankedRows(queries_, rows, near_ranks, near.values, worded.values)
     sums = np.add.reduceat(points[order], starts)
+    # `fmax` prefers a number to NaN: a row that only one of the searches has found keeps what that one says of it.
     values = {
         name: np.fmax.reduceat(column[order], starts)
         for name, column in {

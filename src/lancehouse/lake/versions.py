@@ -92,10 +92,10 @@ class VersionOperations(LanceNamespace):
         """
         table = self._ref_by_location(request.id, request.branch)
         with table.dataset() as dataset:
-            doomed = [ref["version"] for ref in dataset.version_refs() if _is_within(ref["version"], request.ranges)]
-            if dataset.latest_version in doomed:
+            versions = [ref["version"] for ref in dataset.version_refs() if _is_within(ref["version"], request.ranges)]
+            if dataset.latest_version in versions:
                 raise InvalidInputError(f"{table}: version {dataset.latest_version} is the current one and has to stay")
-            deleted = dataset.cleanup_old_versions(versions=doomed).old_versions if doomed else 0
+            deleted = dataset.cleanup_old_versions(versions=versions).old_versions if versions else 0
         return BatchDeleteTableVersionsResponse(deleted_count=deleted)
 
     def restore_table(self, request: RestoreTableRequest) -> RestoreTableResponse:
@@ -118,17 +118,17 @@ class VersionOperations(LanceNamespace):
         )
 
     def _ref_by_location(self, id: Sequence[str] | None, branch: str | None) -> TableRef:
-        named = TableRef.in_namespace(self, id, branch=branch)
-        entry = self.describe_table(DescribeTableRequest(id=list(named.id)))
-        return TableRef(entry.location, entry.storage_options or {}, branch=branch, confinement=named.confinement)
+        table = TableRef.in_namespace(self, id, branch=branch)
+        entry = self.describe_table(DescribeTableRequest(id=list(table.id)))
+        return TableRef(entry.location, entry.storage_options or {}, branch=branch, confinement=table.confinement)
 
 
 def list_manifests(table: TableRef) -> dict[int, str]:
     """Return the path of each version's manifest below the table's location, ordered by version; costs one listing."""
     folder = manifest_folder(table.branch)
     with translate_errors(table, table.storage_options):
-        named = ((parse_version(name), f"{folder}/{name}") for name in _list_files(table, folder))
-        return dict(sorted((version, file) for version, file in named if version is not None))
+        entries = ((parse_version(name), f"{folder}/{name}") for name in _list_files(table, folder))
+        return dict(sorted((version, file) for version, file in entries if version is not None))
 
 
 def find_manifest(table: TableRef, version: int) -> str | None:

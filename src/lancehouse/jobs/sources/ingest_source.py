@@ -291,14 +291,14 @@ def _choose_format(files: Sequence[SourceFile], requested: str | None) -> tuple[
         InvalidInputError: an extension is unknown, there are several formats, or no file has the requested one.
     """
     if requested is not None:
-        named = FORMATS[requested]
-        chosen = [file for file in files if file.is_named or file.path.lower().endswith(named.extensions)]
+        file_format = FORMATS[requested]
+        chosen = [file for file in files if file.is_named or file.path.lower().endswith(file_format.extensions)]
         if not chosen:
             raise InvalidInputError(
-                f"there is no file of format {requested} ({', '.join(named.extensions)}) beside {files[0].name}: "
+                f"there is no file of format {requested} ({', '.join(file_format.extensions)}) beside {files[0].name}: "
                 "to read files whatever they are called, name them by a glob"
             )
-        return named, chosen
+        return file_format, chosen
     formats: dict[str, SourceFile] = {}
     for file in files:
         formats.setdefault(_format_by_extension(file), file)
