@@ -96,6 +96,10 @@ def test_the_same_run_changes_once(engine: Engine, plain: JobTable) -> None:
         (lambda engine, at: delete(engine, at, " ", NOTHING), InvalidInputError),
         (lambda engine, at: delete(engine, at, "nope = 1", NOTHING), TableColumnNotFoundError),
         (lambda engine, at: delete(engine, at, "id = = 1", NOTHING), InvalidInputError),
+        (lambda engine, at: delete(engine, at, "id > 0 LIMIT 1", NOTHING), InvalidInputError),
+        (lambda engine, at: delete(engine, at, "id = 1; id = 2", NOTHING), InvalidInputError),
+        (lambda engine, at: update(engine, at, {"n": "1"}, "id > 0 ORDER BY id", NOTHING), InvalidInputError),
+        (lambda engine, at: update(engine, at, {"n": "1 WHERE id = 1"}, None, NOTHING), InvalidInputError),
         (lambda engine, at: update(engine, at, {}, None, NOTHING), InvalidInputError),
         (lambda engine, at: update(engine, at, {"nope": "1"}, None, NOTHING), TableColumnNotFoundError),
         (lambda engine, at: update(engine, at, {"n": "word"}, "id = 60", NOTHING), InvalidInputError),
@@ -113,6 +117,10 @@ def test_what_fails_leaves_the_table_as_it_was(
         change(engine, plain.address)
     assert raised.type is error
     assert plain.files() == before
+
+
+def test_a_condition_may_end_in_a_comment(engine: Engine, plain: JobTable) -> None:
+    assert delete(engine, plain.address, "id < 5 -- the first ones", NOTHING).deleted == 5
 
 
 # Others at the same time

@@ -432,6 +432,20 @@ def test_delete(both: Both) -> None:
         namespace.delete_from_table(DeleteFromTableRequest(id=table, predicate="id =="))
 
 
+@pytest.mark.parametrize("clause", [" LIMIT 1", " ORDER BY id", "; true", " HAVING true", " s = 'x'"])
+def test_what_follows_a_condition_is_refused(ours: FolderNamespace, table: list[str], clause: str) -> None:
+    """Lance itself ignores it."""
+    for request in (
+        lambda: ours.delete_from_table(DeleteFromTableRequest(id=table, predicate=f"id < 10{clause}")),
+        lambda: ours.update_table(UpdateTableRequest(id=table, updates=[["s", "'x'"]], predicate=f"id < 10{clause}")),
+        lambda: ours.update_table(UpdateTableRequest(id=table, updates=[["s", f"'x'{clause}"]])),
+        lambda: count(ours, predicate=f"id < 10{clause}"),
+    ):
+        with pytest.raises(InvalidInputError):
+            request()
+    assert (count(ours), count(ours, predicate="s = 'x'")) == (300, 0)
+
+
 def test_count(both: Both) -> None:
     namespace, table = both
     namespace.delete_from_table(DeleteFromTableRequest(id=table, predicate="id < 10"))

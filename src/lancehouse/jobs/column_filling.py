@@ -51,7 +51,7 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, empty_dataset
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, empty_dataset, enclose_sql
 from lancehouse.lake.errors import translate_errors
 from lancehouse.schema.definitions import COMPANION_TYPE, FAILED, FILLED, SKIPPED, definitions
 
@@ -228,7 +228,7 @@ class ColumnPlan:
             terms += [f"{quote_name(companion)}.at >= {own}.at" for companion in self.computed_inputs]
             terms += [f"{UPDATED} > {own}.at"] if self.stable else []
             wanted = f"({' OR '.join(terms)})"
-        return wanted if options.where is None else f"({options.where}) AND {wanted}"
+        return wanted if options.where is None else f"{enclose_sql(options.where)} AND {wanted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def fill_column(
     table, progress = address.to_ref(), job.progress()
     if options.where is not None:
         with table.dataset() as dataset:  # an invalid condition fails before anything is recorded
-            dataset.scanner(filter=options.where).explain_plan()
+            dataset.scanner(filter=enclose_sql(options.where)).explain_plan()
     records = progress.read_records()
     start = records.pop(START, None)
     if not isinstance(start, int) or not records:  # a call that has left nothing else has filled no row

@@ -35,7 +35,7 @@ from lancehouse.lake.column_states import (
     name_inputs,
 )
 from lancehouse.lake.commits import NewFragment, TableLocation, commit, find_lost_fragments, locate_table
-from lancehouse.lake.dataset import TableRef, empty_dataset, translate_refusals
+from lancehouse.lake.dataset import TableRef, empty_dataset, enclose_sql, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.row_changes import ATTEMPTS, retry_conflicts
@@ -159,7 +159,7 @@ def _find_sql_inputs(table: TableRef, dataset: lance.LanceDataset, sql: str) -> 
         InvalidInputError: it is not valid, or names a column that does not exist.
     """
     with translate_errors(table, table.storage_options):
-        dataset.scanner(columns={"value": sql}, with_row_id=True).explain_plan()
+        dataset.scanner(columns={"value": enclose_sql(sql)}, with_row_id=True).explain_plan()
     candidates = [name for name in dataset.schema.names if name.lower() in sql.lower()]
     fields = pa.schema([dataset.schema.field(name) for name in candidates]).remove_metadata()
     return tuple(name for name in candidates if not _is_valid(sql, fields.remove(fields.get_field_index(name))))

@@ -54,7 +54,7 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, VersionSelector, translate_refusals
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, VersionSelector, enclose_sql, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_changes import commit_rewrite, delete_rows, offsets_by_fragment, retry_conflicts
@@ -171,7 +171,9 @@ def plan_view(
         definition = ViewDefinition(source, dict(columns), where, *parts)
     require_columns(table, definition.inputs, dataset.schema.names)
     with translate_errors(table, table.storage_options):
-        scanner = dataset.scanner(columns=dict(definition.columns) or [], filter=definition.where, with_row_id=True)
+        scanner = dataset.scanner(
+            columns=dict(definition.columns) or [], filter=enclose_sql(definition.where), with_row_id=True
+        )
         scanner.explain_plan()
         # Without their metadata: a computed column of the source is none of the view's.
         source_columns = [column.remove_metadata() for column in scanner.projected_schema if column.name != "_rowid"]
@@ -425,7 +427,7 @@ class _SourceChanges:
         terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
         conditions = [f"({' OR '.join(terms)})"] if since else []
         if definition.where is not None:
-            conditions.append(f"({definition.where})")
+            conditions.append(enclose_sql(definition.where))
         condition = " AND ".join(conditions) or None
         with translate_errors(table, table.storage_options):
             alive, changed = (read_row_ids(source, where) for where in (definition.where, condition))

@@ -21,7 +21,7 @@ from lance_namespace.errors import (
     UnsupportedOperationError,
 )
 
-from lancehouse.lake.dataset import OFFSET_BITS, TableRef, find_field_ids
+from lancehouse.lake.dataset import OFFSET_BITS, TableRef, enclose_sql, find_field_ids
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import find_recorded_transaction
 from lancehouse.schema.definitions import COMPANION, COMPUTED
@@ -221,7 +221,7 @@ def read_row_ids(dataset: lance.LanceDataset, condition: str | None, fragments: 
     if fragments is not None and not fragments:
         return np.array([], np.uint64)
     chosen = None if fragments is None else [dataset.get_fragment(fragment) for fragment in fragments]
-    scanner = dataset.scanner(columns=[], filter=condition, with_row_id=True, fragments=chosen)
+    scanner = dataset.scanner(columns=[], filter=enclose_sql(condition), with_row_id=True, fragments=chosen)
     return scanner.to_table()["_rowid"].to_numpy()
 
 

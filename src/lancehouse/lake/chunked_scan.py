@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance.dataset import serialize_row_addrs
 
 from lancehouse.lake.blobs import BlobReader
-from lancehouse.lake.dataset import OFFSET_BITS
+from lancehouse.lake.dataset import OFFSET_BITS, enclose_sql
 from lancehouse.schema.blob_references import is_blob
 
 T = TypeVar("T")
@@ -215,7 +215,11 @@ def _row_bytes(fragment: lance.LanceFragment) -> float:
 
 def count_rows(dataset: lance.LanceDataset, filter: str) -> int:
     """Count the rows that match a filter."""
-    return int(dataset.scanner(columns=[], with_row_id=True, filter=filter, **_batch_arguments(dataset)).count_rows())
+    return int(
+        dataset.scanner(
+            columns=[], with_row_id=True, filter=enclose_sql(filter), **_batch_arguments(dataset)
+        ).count_rows()
+    )
 
 
 def _batch_arguments(dataset: lance.LanceDataset) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from http import HTTPStatus
 from time import sleep
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, overload, runtime_checkable
 from urllib.error import HTTPError
 from urllib.parse import parse_qsl, quote
 from urllib.request import Request, urlopen
@@ -327,6 +327,19 @@ def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) ->
         )
     with translate_errors("a table"):
         return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
+
+
+@overload
+def enclose_sql(sql: str) -> str: ...
+@overload
+def enclose_sql(sql: str | None) -> str | None: ...
+def enclose_sql(sql: str | None) -> str | None:
+    """Put a condition or an expression that a user wrote in parentheses; None stays None.
+
+    Lance parses it as the end of a SELECT and ignores clauses that follow: without parentheses, a delete of the rows
+    with `id > 0 LIMIT 1` deletes all of them. The last one is on a line of its own, as the text may end in a comment.
+    """
+    return None if sql is None else f"({sql}\n)"
 
 
 def require_branch_name(name: str) -> None:

@@ -31,7 +31,7 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, find_field_ids
+from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, enclose_sql, find_field_ids
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.scans import BATCH_ROWS, BLOB_ROWS
 from lancehouse.schema.array_conversion import build_struct, narrow_floats
@@ -103,7 +103,7 @@ def delete_where(table: TableRef, dataset: lance.LanceDataset, fragments: Sequen
     with translate_errors(table, table.storage_options):
         scanner = dataset.scanner(
             columns=[],
-            filter=where,
+            filter=enclose_sql(where),
             with_row_address=True,
             fragments=_get_fragments(dataset, fragments),
             **_batch_arguments(dataset),
@@ -184,11 +184,11 @@ class ColumnUpdate:
         )
 
     def _scanner(self, dataset: lance.LanceDataset, fragments: Sequence[int] | None = None) -> lance.LanceScanner:
-        columns = {name: self.expressions.get(name, quote_name(name)) for name in dataset.schema.names}
+        columns = {name: enclose_sql(self.expressions.get(name, quote_name(name))) for name in dataset.schema.names}
         usual = BLOB_ROWS if any(map(has_blobs, dataset.schema)) else BATCH_ROWS
         return dataset.scanner(
             columns=columns,
-            filter=self.where,
+            filter=enclose_sql(self.where),
             with_row_address=True,
             with_row_id=True,
             fragments=None if fragments is None else _get_fragments(dataset, fragments),

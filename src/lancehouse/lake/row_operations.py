@@ -48,7 +48,7 @@ from lancehouse.lake.commits import (
     locate_table,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import MAIN, TableRef, exists, translate_refusals
+from lancehouse.lake.dataset import MAIN, TableRef, enclose_sql, exists, translate_refusals
 from lancehouse.lake.dataset_files import remove_dataset
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.row_changes import ColumnUpdate, delete_in_batches, update_in_batches
@@ -140,7 +140,8 @@ class RowOperations(LanceNamespace):
         table = TableRef.in_namespace(self, request.id, branch=request.branch)
         with table.dataset() as dataset:
             if not _needs_batches(table, dataset):
-                updated = dataset.update(updates, where=request.predicate)
+                expressions = {name: enclose_sql(expression) for name, expression in updates.items()}
+                updated = dataset.update(expressions, where=enclose_sql(request.predicate))
                 return UpdateTableResponse(updated_rows=updated["num_rows_updated"], version=dataset.version)
         rows, version = update_in_batches(table, ColumnUpdate(updates, request.predicate))
         return UpdateTableResponse(updated_rows=rows, version=version)
@@ -152,7 +153,7 @@ class RowOperations(LanceNamespace):
         table = TableRef.in_namespace(self, request.id, branch=request.branch)
         with table.dataset() as dataset:
             if not _needs_batches(table, dataset):
-                dataset.delete(request.predicate)
+                dataset.delete(enclose_sql(request.predicate))
                 return DeleteFromTableResponse(version=dataset.version)
         return DeleteFromTableResponse(version=delete_in_batches(table, request.predicate))
 

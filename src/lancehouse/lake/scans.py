@@ -16,7 +16,7 @@ from lance_namespace.errors import (
 
 from lancehouse.lake.blobs import BlobReferrer
 from lancehouse.lake.chunked_scan import has_blobs
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, enclose_sql
 from lancehouse.lake.errors import translate_errors
 from lancehouse.schema.definitions import shown_columns
 from lancehouse.schema.walk import no_column_error
@@ -128,7 +128,7 @@ class Scan:
             scanner = dataset.scanner(
                 columns=[],
                 with_row_id=True,
-                filter=self.filter,
+                filter=enclose_sql(self.filter),
                 fragments=[dataset.get_fragment(part.fragment) for part in parts],
             )
             return int(scanner.count_rows())
@@ -147,7 +147,7 @@ class Scan:
         refers = self.blobs == "reference" and any(map(has_blobs, fields))
         return dataset.scanner(
             columns=columns,
-            filter=self.filter,
+            filter=enclose_sql(self.filter),
             limit=self.limit,
             offset=offset or None,
             with_row_id=self.with_row_id,
