@@ -162,6 +162,11 @@ NULL = re.compile(
 )
 """A null in a column that does not allow it."""
 
+ENCLOSED = re.compile(
+    r"SELECT (1 FROM t WHERE )?\((?P<sql>.*)\n\)( FROM t)? \(sql parser error: (?P<why>.*)\)", re.DOTALL
+)
+"""Lance's statement around a condition or an expression that `enclose_sql` put in parentheses, and what is wrong."""
+
 OWN_KEYS = (
     "the properties `storage.region`, `storage.access_key_id` and `storage.secret_access_key` (or AWS_REGION and so on "
     "in the environment)"
@@ -305,8 +310,19 @@ def clean_message(text: str, options: Mapping[str, str] | None = None) -> str:
     message = DECIMAL.sub(r"\g<0>: write decimal(\g<digits>,\g<scale>) '\g<number>'", _shorten(text))
     message = NULL.sub(lambda match: f"{match[0]}; {nullable_hint(match['field'] or match['column'])}", message)
     message = NOISE.sub("", DUMP.sub(r"\1", FROM_NAMESPACE.sub("", message))).strip()
+    message = ENCLOSED.sub(_show_own_sql, message)
     hint = _find_hint(message, options or {})
     return f"{message}; {hint}" if hint else message
+
+
+def _show_own_sql(match: re.Match[str]) -> str:
+    """Return what is wrong with SQL as its user wrote it: the parentheses around it are ours."""
+    sql, why = match["sql"], match["why"]
+    if ")" not in sql:
+        why = why.replace("found: )", "found: EOF")
+    if sql.count("(") == sql.count(")"):
+        why = why.replace("Expected: ),", "Expected: EOF,")
+    return f"{sql} (sql parser error: {why})"
 
 
 def _find_hint(message: str, options: Mapping[str, str]) -> str | None:
