@@ -12,7 +12,7 @@ STORES = .venv/.stores
 # Spark starts a Python process for each plan and each task; without bytecode, each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs map notebooks check types compiled test test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search bench-maintenance bench-scale clean
+.PHONY: demo docs map notebooks check types compiled test functional test-engines soak rck bench-clients bench-server bench-commits bench-spark bench-console bench-gateway bench-store bench-columns bench-sql bench-search bench-maintenance bench-scale clean
 
 demo: $(SYNCED)
 	$(RUN) lancehouse demo
@@ -49,8 +49,11 @@ PARALLEL = --dist loadfile --no-loadscope-reorder --durations 40
 # Tests wait for servers half of the time.
 TWICE_THE_CORES = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
+# The checks take one core for a minute, beside the tests.
 test: $(SYNCED)
-	$(MAKE) --no-print-directory -j 2 check compiled
+	$(MAKE) --no-print-directory -j 2 check functional
+
+functional: compiled
 	$(IN_MEMORY) $(RUN) pytest -q -m "not engines" -n $(TWICE_THE_CORES) --maxprocesses 8 $(PARALLEL)
 
 # What starts other engines: Spark, clusters, Connect, Ray, Daft, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
