@@ -12,12 +12,18 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from lance_namespace import CreateNamespaceRequest, DeclareTableRequest, DescribeTableRequest
 
 import lancehouse
 from lancehouse import IcebergNamespace
 from lancehouse.clients.managed_versions import ManagedVersions
+from lancehouse.connection import Connection
+from lancehouse.gateway.backends import Backend
+from lancehouse.jobs import TableJobs
+from lancehouse.server.api import lance as lance_api
 from tests.server.serving import serving
 from tests.servers.lancehouse import Served
 from tests.waiting import wait_until
@@ -108,3 +114,43 @@ def test_the_server_loads_a_table(tmp_path: Path) -> None:
 
         # Folders that changed just now are looked at again, and the server measures its load now and then.
         wait_until(lambda: 1 < len(load()) <= 12)
+
+
+def test_a_query_through_the_gateway(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    lance.write_dataset(pa.table({"id": [1, 2, 3]}), str(root / "t.lance"))
+    backend = Backend("files", "dir", {"root": str(root)}, (str(root),))
+    with recorded_threads() as journey, serving(tmp_path, more=lance_api.routes({"files": backend})) as server:
+
+        def query() -> list[str]:
+            journey.files.clear()
+            answer = journey.record(
+                lambda: server.send("POST", "/lance/files/v1/table/t/query", {"k": 3, "vector": {}})
+            )
+            assert answer.status == 200
+            return sorted(journey.files)
+
+        query()
+        wait_until(lambda: 1 < len(query()) <= 30)
+
+
+@lancehouse.column(version="1", inputs=["id"], returns=pa.int64())
+def double(ids: Any) -> Any:
+    return pc.multiply(ids, 2)
+
+
+def test_jobs(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{name}.parquet") for name in ("first", "second")]
+    for file in files:
+        pq.write_table(pa.table({"id": range(10)}), file)
+    with recorded_threads() as journey:
+        jobs = TableJobs(Connection("dir", {"root": str(tmp_path / "root")}))
+        jobs.ingest(files[0], "t")
+        jobs.add_columns("t", {"double": double})
+        journey.record(lambda: jobs.ingest(files[1], "t", columns=["id"]))
+        ingest = sorted(journey.files)
+        journey.files.clear()
+        journey.record(lambda: jobs.backfill("t"))
+    assert lance.dataset(str(tmp_path / "root" / "t.lance")).count_rows("double = 2 * id") == 20
+    assert 1 < len(ingest) <= 22, ingest
+    assert 1 < len(journey.files) <= 19, sorted(journey.files)
