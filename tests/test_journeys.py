@@ -100,6 +100,27 @@ def test_a_client_commits(lancehouse_server: Served, journey: Journey, monkeypat
     assert 1 < len(journey.files) <= 10, sorted(journey.files)
 
 
+def test_a_commit_reaches_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's half and the server's, in one process."""
+    with recorded_threads() as journey, serving(tmp_path) as server:
+        client = IcebergNamespace(endpoint=f"http://127.0.0.1:{server.port}/iceberg", managed_by="impl")
+        client.create_namespace(CreateNamespaceRequest(id=["main", "db"]))
+
+        def write(mode: str) -> list[str]:
+            journey.files.clear()
+            lance.write_dataset(pa.table({"id": [1]}), namespace_client=client, table_id=["main", "db", "t"], mode=mode)
+            return sorted(journey.files)
+
+        write("create")
+        write("append")
+        create = ManagedVersions.create
+        monkeypatch.setattr(
+            ManagedVersions, "create", lambda self, changes: journey.record(lambda: create(self, changes))
+        )
+        # The server measures its load now and then.
+        wait_until(lambda: 1 < len(write("append")) <= 37)
+
+
 def test_the_server_loads_a_table(tmp_path: Path) -> None:
     """From the bytes of the request to the line in the log."""
     with recorded_threads() as journey, serving(tmp_path) as server:
