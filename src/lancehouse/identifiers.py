@@ -64,12 +64,12 @@ class NamespaceId:
         Raises:
             InvalidInputError: a level contains the separator, so that the segment would name another namespace.
         """
-        levels = [_quote_level(level) for level in self.levels]
-        if any(separator in level for level in levels):
+        decoded_separator = unquote(separator)
+        if any(decoded_separator in level for level in self.levels):
             raise InvalidInputError(
-                f"{self}: the server takes {unquote(separator)!r} for the end of a level, no name may contain it"
+                f"{self}: the server takes {decoded_separator!r} for the end of a level, no name may contain it"
             )
-        return _escape_dot_segment(separator.join(levels))
+        return _escape_dot_segment(separator.join(_quote_level(level) for level in self.levels))
 
     def __str__(self) -> str:
         return "namespace " + ".".join(self.parts)

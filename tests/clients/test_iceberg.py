@@ -145,8 +145,8 @@ def test_the_separator_that_the_server_announces() -> None:
         with pytest.raises(
             lance.InternalError, match="is `endpoint` right"
         ):  # a page for people says nothing of tables
-            namespace.describe_namespace(DescribeNamespaceRequest(id=["wh", "a.b", "c d"]))
-        assert server.requests[-1] == ("GET", "/v1/p/namespaces/a.b%2Ec%20d")
+            namespace.describe_namespace(DescribeNamespaceRequest(id=["wh", "a", "c d"]))
+        assert server.requests[-1] == ("GET", "/v1/p/namespaces/a%2Ec%20d")
 
 
 def test_headers_of_its_own() -> None:
@@ -543,10 +543,19 @@ def test_a_table_of_another_kind(proxy: FaultProxy, namespace: lancehouse.Iceber
 def test_a_level_with_the_separator_of_the_server(
     namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
 ) -> None:
-    """Iceberg's server on SQLite would make two levels of it."""
+    """Iceberg's server on SQLite takes it for two levels."""
+    namespace.create_namespace(CreateNamespaceRequest(id=[*db, "a"]))
     with pytest.raises(lance.InvalidInputError, match="for the end of a level"):
         namespace.create_namespace(CreateNamespaceRequest(id=[*db, "a.b"]))
-    assert namespace.list_namespaces(ListNamespacesRequest(id=db)).namespaces == []
+    calls: Calls = [
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=["wh", f"{db[1]}.a"])),
+        (namespace.list_tables, ListTablesRequest(id=["wh", f"{db[1]}.a"])),
+        (namespace.drop_namespace, DropNamespaceRequest(id=["wh", f"{db[1]}.a"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.InvalidInputError, match="for the end of a level"):
+            call(request)
+    assert namespace.list_namespaces(ListNamespacesRequest(id=db)).namespaces == [f"wh.{db[1]}.a"]
     with pytest.raises(lance.InvalidInputError, match="for the end of a level"):
         namespace.create_namespace(CreateNamespaceRequest(id=["wh", f"a.{db[1]}"]))
     assert "wh.a" not in namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces
