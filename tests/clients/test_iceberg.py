@@ -564,10 +564,13 @@ def test_a_level_with_the_separator_of_the_server(
 def test_names_that_the_server_cannot_find_again_are_not_made(
     namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
 ) -> None:
+    namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
     proxy.clear()
     for name in ("a/b", "50%", "a\\b", "..", "x\x1fy"):
         with pytest.raises(lance.InvalidInputError):
             namespace.declare_table(DeclareTableRequest(id=[*db, name]))
+        with pytest.raises(lance.InvalidInputError):
+            namespace.rename_table(RenameTableRequest(id=[*db, "t"], new_table_name=name))
         with pytest.raises(lance.InvalidInputError):
             namespace.create_namespace(CreateNamespaceRequest(id=["wh", name]))
     assert proxy.count("POST") == 0
@@ -626,6 +629,15 @@ def test_a_name_that_is_decoded_to_the_name_of_another_table(
     with pytest.raises(lance.InvalidInputError, match="it was deleted again"):
         on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "a%2Fb"]))
     assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == ["a/b"]
+
+
+def test_a_rename_to_a_step_in_the_path(on_polaris: lancehouse.IcebergNamespace) -> None:
+    """The table could not be loaded any more, nor the list of its namespace."""
+    db = ["test_catalog", "db"]
+    on_polaris.declare_table(DeclareTableRequest(id=[*db, "t"]))
+    with pytest.raises(lance.InvalidInputError, match="takes the name for a step in the path"):
+        on_polaris.rename_table(RenameTableRequest(id=[*db, "t"], new_table_name=".."))
+    assert on_polaris.list_tables(ListTablesRequest(id=db)).tables == ["t"]
 
 
 def test_a_rename_to_a_name_that_the_server_decodes_twice(on_polaris: lancehouse.IcebergNamespace) -> None:
