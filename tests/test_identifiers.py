@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from lance_namespace.errors import InvalidInputError
 
@@ -54,6 +56,14 @@ def test_a_level_is_unicode() -> None:
     for parse in (TableId.parse, NamespaceId.parse):
         with pytest.raises(InvalidInputError, match="Unicode"):
             parse(["wh", "db", "bad\udcff"])
+
+
+@pytest.mark.parametrize("parts", ["wh.db.t", [1, 2, 3], ["wh", "db", None], [["wh"], "db", "t"]])
+def test_an_id_is_a_list_of_texts(parts: Any) -> None:
+    """A text is a sequence too: its letters must not pass for levels."""
+    for parse in (TableId.parse, NamespaceId.parse):
+        with pytest.raises(InvalidInputError, match="a list of texts; got"):
+            parse(parts)
 
 
 def test_parsing_keeps_every_level() -> None:

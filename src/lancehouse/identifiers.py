@@ -137,6 +137,8 @@ def quote_name(name: str) -> str:
 
 def _check_levels(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:
     levels = tuple(parts or ())
+    if isinstance(parts, str) or not all(isinstance(level, str) for level in levels):
+        raise InvalidInputError(f"{form}, a list of texts; got {parts!r}")
     if len(levels) < least:
         raise InvalidInputError(f"{form}, at least {least} {'level' if least == 1 else 'levels'}; got {list(levels)!r}")
     if "" in levels:
