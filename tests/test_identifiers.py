@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from lance_namespace.errors import InvalidInputError
 
@@ -20,7 +22,6 @@ from lancehouse.identifiers import NamespaceId, TableId, format_levels, is_plain
         (["ü", "😀"], "%1F", "%C3%BC%1F%F0%9F%98%80"),
         ([".."], "%1F", "%2E%2E"),  # a dot segment would be resolved away, and the call would hit the parent
         (["."], "%1F", "%2E"),
-        (["a", ".."], "%2E", "a%2E.."),
     ],
 )
 def test_each_level_is_encoded_once(levels: list[str], separator: str, wire: str) -> None:
@@ -36,7 +37,15 @@ def test_a_table_is_one_segment(name: str, wire: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("levels", "separator"), [(["a\x1fb"], "%1F"), (["db", "\x1f"], "%1F"), (["a.b"], "."), (["a", "b%"], "%25")]
+    ("levels", "separator"),
+    [
+        (["a\x1fb"], "%1F"),
+        (["db", "\x1f"], "%1F"),
+        (["a\x1fb"], "%1f"),
+        (["a.b"], "."),
+        (["a.b"], "%2E"),
+        (["a", "b%"], "%25"),
+    ],
 )
 def test_a_level_with_the_separator_would_be_another_namespace(levels: list[str], separator: str) -> None:
     with pytest.raises(InvalidInputError, match="for the end of a level"):
@@ -47,6 +56,14 @@ def test_a_level_is_unicode() -> None:
     for parse in (TableId.parse, NamespaceId.parse):
         with pytest.raises(InvalidInputError, match="Unicode"):
             parse(["wh", "db", "bad\udcff"])
+
+
+@pytest.mark.parametrize("parts", ["wh.db.t", [1, 2, 3], ["wh", "db", None], [["wh"], "db", "t"]])
+def test_an_id_is_a_list_of_texts(parts: Any) -> None:
+    """A text is a sequence too: its letters must not pass for levels."""
+    for parse in (TableId.parse, NamespaceId.parse):
+        with pytest.raises(InvalidInputError, match="a list of texts; got"):
+            parse(parts)
 
 
 def test_parsing_keeps_every_level() -> None:

@@ -95,6 +95,8 @@ def test_values_units_and_defaults(client: str, properties: dict[str, Any], fiel
         ("iceberg", {**AT, "unity.endpoint": "x"}, "unknown property 'unity.endpoint'"),
         ("polaris", {**AT, "polaris.endpoint": "http://other"}, "says the same as 'endpoint'"),
         ("iceberg", {**AT, "root": None}, "'root' must be a string, not NoneType"),
+        ("iceberg", {**AT, "credential": "secret\udcff:x"}, "'credential' is not Unicode text"),
+        ("iceberg", {**AT, "storage.\udcff": "x"}, "is not Unicode text"),
         ("iceberg", {**AT, "header.": "x"}, "names no HTTP header"),
         ("iceberg", {**AT, "header.X": "a\r\nB: c"}, "no HTTP header can carry"),
         ("iceberg", {**AT, "sigv4.region": "eu-west-1"}, "given together"),

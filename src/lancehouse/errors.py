@@ -51,6 +51,13 @@ BY_TYPE: ErrorMap = MappingProxyType(
         "CommitConflictException": ConcurrentModificationError,
         "CommitStateUnknownException": CommitStateUnknownError,
         "UnsupportedOperationException": UnsupportedOperationError,
+        # Lakekeeper
+        "NoSuchGenericTableException": TableNotFoundError,
+        "LocationAlreadyTaken": InvalidInputError,
+        "NamespaceProtected": PermissionDeniedError,
+        "ChildNamespaceProtected": PermissionDeniedError,
+        "ChildTabularProtected": PermissionDeniedError,
+        "ProtectedTabularDeletionWithoutForce": PermissionDeniedError,
         # our own server
         "WarehouseFencedException": InvalidTableStateError,
         # Unity Catalog

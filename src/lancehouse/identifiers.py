@@ -64,12 +64,12 @@ class NamespaceId:
         Raises:
             InvalidInputError: a level contains the separator, so that the segment would name another namespace.
         """
-        levels = [_quote_level(level) for level in self.levels]
-        if any(separator in level for level in levels):
+        decoded_separator = unquote(separator)
+        if any(decoded_separator in level for level in self.levels):
             raise InvalidInputError(
-                f"{self}: the server takes {unquote(separator)!r} for the end of a level, no name may contain it"
+                f"{self}: the server takes {decoded_separator!r} for the end of a level, no name may contain it"
             )
-        return _escape_dot_segment(separator.join(levels))
+        return _escape_dot_segment(separator.join(_quote_level(level) for level in self.levels))
 
     def __str__(self) -> str:
         return "namespace " + ".".join(self.parts)
@@ -137,6 +137,8 @@ def quote_name(name: str) -> str:
 
 def _check_levels(parts: Sequence[str] | None, least: int, form: str) -> tuple[str, ...]:
     levels = tuple(parts or ())
+    if isinstance(parts, str) or not all(isinstance(level, str) for level in levels):
+        raise InvalidInputError(f"{form}, a list of texts; got {parts!r}")
     if len(levels) < least:
         raise InvalidInputError(f"{form}, at least {least} {'level' if least == 1 else 'levels'}; got {list(levels)!r}")
     if "" in levels:

@@ -276,6 +276,10 @@ class ClientSettings:
 def _to_text(key: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InvalidInputError(f"property {key!r} must be a string, not {type(value).__name__}")
+    try:
+        f"{key}={value}".encode()
+    except UnicodeEncodeError:  # part of an environment variable or a command line that is not UTF-8
+        raise InvalidInputError(f"property {key!r} is not Unicode text") from None
     return str(value)
 
 

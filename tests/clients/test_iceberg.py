@@ -145,8 +145,8 @@ def test_the_separator_that_the_server_announces() -> None:
         with pytest.raises(
             lance.InternalError, match="is `endpoint` right"
         ):  # a page for people says nothing of tables
-            namespace.describe_namespace(DescribeNamespaceRequest(id=["wh", "a.b", "c d"]))
-        assert server.requests[-1] == ("GET", "/v1/p/namespaces/a.b%2Ec%20d")
+            namespace.describe_namespace(DescribeNamespaceRequest(id=["wh", "a", "c d"]))
+        assert server.requests[-1] == ("GET", "/v1/p/namespaces/a%2Ec%20d")
 
 
 def test_headers_of_its_own() -> None:
@@ -543,10 +543,19 @@ def test_a_table_of_another_kind(proxy: FaultProxy, namespace: lancehouse.Iceber
 def test_a_level_with_the_separator_of_the_server(
     namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
 ) -> None:
-    """Iceberg's server on SQLite would make two levels of it."""
+    """Iceberg's server on SQLite takes it for two levels."""
+    namespace.create_namespace(CreateNamespaceRequest(id=[*db, "a"]))
     with pytest.raises(lance.InvalidInputError, match="for the end of a level"):
         namespace.create_namespace(CreateNamespaceRequest(id=[*db, "a.b"]))
-    assert namespace.list_namespaces(ListNamespacesRequest(id=db)).namespaces == []
+    calls: Calls = [
+        (namespace.describe_namespace, DescribeNamespaceRequest(id=["wh", f"{db[1]}.a"])),
+        (namespace.list_tables, ListTablesRequest(id=["wh", f"{db[1]}.a"])),
+        (namespace.drop_namespace, DropNamespaceRequest(id=["wh", f"{db[1]}.a"])),
+    ]
+    for call, request in calls:
+        with pytest.raises(lance.InvalidInputError, match="for the end of a level"):
+            call(request)
+    assert namespace.list_namespaces(ListNamespacesRequest(id=db)).namespaces == [f"wh.{db[1]}.a"]
     with pytest.raises(lance.InvalidInputError, match="for the end of a level"):
         namespace.create_namespace(CreateNamespaceRequest(id=["wh", f"a.{db[1]}"]))
     assert "wh.a" not in namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces
@@ -555,10 +564,13 @@ def test_a_level_with_the_separator_of_the_server(
 def test_names_that_the_server_cannot_find_again_are_not_made(
     namespace: lancehouse.IcebergNamespace, proxy: FaultProxy, db: list[str]
 ) -> None:
+    namespace.declare_table(DeclareTableRequest(id=[*db, "t"]))
     proxy.clear()
     for name in ("a/b", "50%", "a\\b", "..", "x\x1fy"):
         with pytest.raises(lance.InvalidInputError):
             namespace.declare_table(DeclareTableRequest(id=[*db, name]))
+        with pytest.raises(lance.InvalidInputError):
+            namespace.rename_table(RenameTableRequest(id=[*db, "t"], new_table_name=name))
         with pytest.raises(lance.InvalidInputError):
             namespace.create_namespace(CreateNamespaceRequest(id=["wh", name]))
     assert proxy.count("POST") == 0
@@ -617,6 +629,15 @@ def test_a_name_that_is_decoded_to_the_name_of_another_table(
     with pytest.raises(lance.InvalidInputError, match="it was deleted again"):
         on_polaris.declare_table(DeclareTableRequest(id=[*POLARIS_DB, "a%2Fb"]))
     assert on_polaris.list_tables(ListTablesRequest(id=POLARIS_DB)).tables == ["a/b"]
+
+
+def test_a_rename_to_a_step_in_the_path(on_polaris: lancehouse.IcebergNamespace) -> None:
+    """The table could not be loaded any more, nor the list of its namespace."""
+    db = ["test_catalog", "db"]
+    on_polaris.declare_table(DeclareTableRequest(id=[*db, "t"]))
+    with pytest.raises(lance.InvalidInputError, match="takes the name for a step in the path"):
+        on_polaris.rename_table(RenameTableRequest(id=[*db, "t"], new_table_name=".."))
+    assert on_polaris.list_tables(ListTablesRequest(id=db)).tables == ["t"]
 
 
 def test_a_rename_to_a_name_that_the_server_decodes_twice(on_polaris: lancehouse.IcebergNamespace) -> None:

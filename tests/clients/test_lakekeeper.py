@@ -15,14 +15,18 @@ import yaml
 from lance_namespace import (
     CreateNamespaceRequest,
     DeclareTableRequest,
+    DeregisterTableRequest,
     DescribeTableRequest,
+    DropTableRequest,
     ListTablesRequest,
+    RegisterTableRequest,
     RenameTableRequest,
     TableNotFoundError,
 )
 from lance_namespace.errors import (
     InvalidInputError,
     NamespaceNotFoundError,
+    PermissionDeniedError,
     TableAlreadyExistsError,
     UnauthenticatedError,
     UnsupportedOperationError,
@@ -34,6 +38,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 import lancehouse
+from lancehouse.clients import catalog_namespace
 from tests.servers.faults import FaultProxy, lost_answer
 from tests.servers.lakekeeper import Lakekeeper
 from tests.servers.loopback import Answer, Request
@@ -121,6 +126,62 @@ def test_credentials_are_vended_when_asked_for(tmp_path: Path) -> None:
     assert (options["aws_access_key_id"], options["aws_secret_access_key"]) == ("key", "secret")
 
 
+def test_a_new_table_has_credentials() -> None:
+    """The server's response to a creation has none."""
+    vended = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "client.region": "eu-central-1"}
+    with (
+        Lakekeeper("wh", root="s3://bucket", credentials=vended) as server,
+        client_of(server, vend_credentials="true") as client,
+    ):
+        options = client.declare_table(DeclareTableRequest(id=TABLE)).storage_options or {}
+        sent = len(server.requests)
+        plain = client.declare_table(DeclareTableRequest(id=["wh", "db", "plain"], vend_credentials=False))
+        assert [method for method, target in server.requests[sent:] if "generic-tables" in target] == ["POST"]
+    assert (options["aws_access_key_id"], options["aws_region"]) == ("key", "eu-central-1")
+    assert "aws_access_key_id" not in (plain.storage_options or {})
+
+
+def test_data_is_not_purged_by_the_server(server: Lakekeeper, client: lancehouse.LakekeeperNamespace) -> None:
+    """It would purge it by default, also of a table that is only deregistered."""
+    lance.write_dataset(pa.table({"id": [1]}), namespace_client=client, table_id=TABLE, mode="create")
+    location = client.deregister_table(DeregisterTableRequest(id=TABLE)).location
+    assert location is not None
+    client.register_table(RegisterTableRequest(id=TABLE, location=location))
+    client.drop_table(DropTableRequest(id=TABLE))
+    assert server.purged == []
+
+
+def test_a_table_that_is_dropped_while_tables_are_listed(
+    server: Lakekeeper, client: lancehouse.LakekeeperNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.declare_table(DeclareTableRequest(id=TABLE))
+    client.declare_table(DeclareTableRequest(id=["wh", "db", "other"]))
+    load = Lakekeeper._load
+
+    def drop_before(emulator: Lakekeeper, request: Request, table: dict[str, Any]) -> Answer:
+        server.warehouses["wh"].namespaces["db",].tables.pop("other", None)
+        return load(emulator, request, table)
+
+    monkeypatch.setattr(Lakekeeper, "_load", drop_before)
+    monkeypatch.setattr(catalog_namespace, "CONNECTIONS", 1)
+    assert client.list_tables(ListTablesRequest(id=NAMESPACE)).tables == ["docs"]
+
+
+def test_what_is_protected_stays(server: Lakekeeper, client: lancehouse.LakekeeperNamespace) -> None:
+    client.declare_table(DeclareTableRequest(id=TABLE))
+    server.warehouses["wh"].namespaces["db",].tables["docs"]["protected"] = True
+    with pytest.raises(PermissionDeniedError, match="Cannot delete protected tabular docs"):
+        client.deregister_table(DeregisterTableRequest(id=TABLE))
+    with pytest.raises(PermissionDeniedError, match="Cannot delete protected tabular docs"):
+        client.drop_table(DropTableRequest(id=TABLE))
+
+
+def test_a_location_that_another_table_has(client: lancehouse.LakekeeperNamespace) -> None:
+    location = client.declare_table(DeclareTableRequest(id=TABLE)).location
+    with pytest.raises(InvalidInputError, match="already taken by another table"):
+        client.declare_table(DeclareTableRequest(id=["wh", "db", "other"], location=location))
+
+
 def test_a_table_whose_creation_was_looked_up_has_credentials(tmp_path: Path) -> None:
     vended = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "client.region": "eu-central-1"}
     with (
@@ -142,7 +203,7 @@ def test_a_table_gets_another_name(client: lancehouse.LakekeeperNamespace) -> No
     assert renamed.location == location
     with pytest.raises(TableNotFoundError):
         client.rename_table(RenameTableRequest(id=TABLE, new_table_name="x"))
-    client.declare_table(DeclareTableRequest(id=TABLE))
+    client.declare_table(DeclareTableRequest(id=TABLE, location=f"{location}-2"))
     client.declare_table(DeclareTableRequest(id=["wh", "db", "taken"]))
     with pytest.raises(TableAlreadyExistsError):
         client.rename_table(RenameTableRequest(id=TABLE, new_table_name="taken"))

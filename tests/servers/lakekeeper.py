@@ -1,4 +1,9 @@
-"""An emulator of Lakekeeper in memory, after its published specification of generic tables; no real one was tried."""
+"""An emulator of Lakekeeper in memory, after its specification of generic tables and its source; no real one was tried.
+
+What only the source says: the first page of generic tables has no `pageToken`, and every page with tables names a next
+one; a table's data is purged when it is dropped, unless the request declines; creating a table vends no credentials;
+no two tables have the same location.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +70,8 @@ class Lakekeeper(Loopback):
         self._credentials = credentials
         self._page_size = page_size
         self._lock = RLock()
+        self.purged: list[str] = []
+        """Locations of dropped tables whose data the server deletes."""
         self.warehouses = {name: LakekeeperWarehouse(f"{root}/{name}") for name in warehouses}
         super().__init__()
 
@@ -130,21 +137,27 @@ class Lakekeeper(Loopback):
                 levels = _levels(joined)
                 tables = warehouse.namespace(levels).tables
                 found = [{"namespace": list(levels), "name": name, "format": tables[name]["format"]} for name in tables]
-                return self._page(request, "identifiers", found)
+                return self._generic_page(request, found)
             case "POST", ["namespaces", joined, "generic-tables"]:
                 return Answer.json({"table": _create_table(warehouse, _levels(joined), _body(request))})
             case "GET", ["namespaces", joined, "generic-tables", name]:
                 return self._load(request, warehouse.table(_levels(joined), name))
             case "DELETE", ["namespaces", joined, "generic-tables", name]:
-                if warehouse.table(_levels(joined), name)["protected"]:
-                    raise RefusedError(409, "TabularProtectedException", f"Generic table {name} is protected")
-                del warehouse.namespace(_levels(joined)).tables[name]
+                self._drop(request, warehouse.namespace(_levels(joined)), warehouse.table(_levels(joined), name))
                 return Answer(204)
             case "GET", ["namespaces", joined, "generic-tables", name, "credentials"]:
                 return Answer.json(
                     {"storage-credentials": self._vend_credentials(warehouse.table(_levels(joined), name))}
                 )
         raise _no_route(request)
+
+    def _drop(self, request: Request, namespace: GenericNamespace, table: Json) -> None:
+        if table["protected"]:
+            message = f"Cannot delete protected tabular {table['name']} without force flag"
+            raise RefusedError(409, "ProtectedTabularDeletionWithoutForce", message)
+        del namespace.tables[table["name"]]
+        if request.query.get("purgeRequested") != "false":
+            self.purged.append(table["base-location"])
 
     def _load(self, request: Request, table: Json) -> Answer:
         vends = request.headers.get("X-Iceberg-Access-Delegation") == "vended-credentials"
@@ -162,6 +175,14 @@ class Lakekeeper(Loopback):
         last = first + min(int(request.query.get("pageSize") or self._page_size), self._page_size)
         return Answer.json({key: items[first:last], "next-page-token": str(last) if last < len(items) else None})
 
+    def _generic_page(self, request: Request, items: Sequence[Any]) -> Answer:
+        token = request.query.get("pageToken")
+        if token == "":
+            raise RefusedError(503, "CatalogBackendError", "Unsupported paginate token version")
+        first = int(token or 0)
+        page = items[first : first + self._page_size]
+        return Answer.json({"identifiers": page, "next-page-token": str(first + len(page)) if page else None})
+
 
 def _create_namespace(warehouse: LakekeeperWarehouse, body: Json) -> Answer:
     levels = tuple(body["namespace"])
@@ -170,8 +191,8 @@ def _create_namespace(warehouse: LakekeeperWarehouse, body: Json) -> Answer:
     if levels[:-1]:
         warehouse.namespace(levels[:-1])
     if levels in warehouse.namespaces:
-        raise RefusedError(409, "NamespaceAlreadyExists", f"Namespace already exists: {'.'.join(levels)}")
-    location = f"{warehouse.location}/{uuid.uuid4()}"
+        raise RefusedError(409, "AlreadyExistsException", f"Namespace already exists: {'.'.join(levels)}")
+    location = f"{warehouse.location}/{uuid.uuid4()}/"
     properties = {"location": location, **(body.get("properties") or {})}
     warehouse.namespaces[levels] = GenericNamespace(properties)
     return Answer.json({"namespace": list(levels), "properties": properties})
@@ -193,11 +214,15 @@ def _create_table(warehouse: LakekeeperWarehouse, levels: Levels, body: Json) ->
     name = body["name"]
     if name in namespace.tables:
         raise RefusedError(409, "GenericTableAlreadyExists", f"Generic table already exists: {name}")
-    default = f"{namespace.properties['location']}/{uuid.uuid4()}"
+    location = (body.get("base-location") or f"{namespace.properties['location']}{uuid.uuid4()}").rstrip("/")
+    tables = [table for other in warehouse.namespaces.values() for table in other.tables.values()]
+    if any(table["base-location"] == location for table in tables):
+        message = f"Location '{location}' is already taken by another table or view."
+        raise RefusedError(409, "LocationAlreadyTaken", message)
     namespace.tables[name] = {
         "name": name,
         "format": body["format"],
-        "base-location": body.get("base-location") or default,
+        "base-location": location,
         "protected": False,
         **{key: body[key] for key in ("doc", "properties") if body.get(key) is not None},
     }
@@ -209,7 +234,7 @@ def _rename(warehouse: LakekeeperWarehouse, body: Json) -> Answer:
     table = warehouse.table(tuple(source["namespace"]), source["name"])
     others = warehouse.namespace(tuple(target["namespace"])).tables
     if target["name"] in others:
-        raise RefusedError(409, "GenericTableAlreadyExists", f"Generic table already exists: {target['name']}")
+        raise RefusedError(409, "AlreadyExistsException", f"Generic table already exists: {target['name']}")
     del warehouse.namespace(tuple(source["namespace"])).tables[source["name"]]
     others[target["name"]] = {**table, "name": target["name"]}
     return Answer(204)

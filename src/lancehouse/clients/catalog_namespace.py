@@ -480,8 +480,7 @@ class CatalogNamespace(TableOperations):
             table_properties.setdefault(MANAGED_BY, IMPL)
         if self._is_managed(table, table_properties):
             table_properties = {**FEW_METADATA_FILES, **table_properties}
-        if not is_plain(table.name):
-            self._check_name(table)
+        self._check_name(table)
         entry = self._create_at(table, location, table_properties, vend=vend)
         self._check_findable(table, entry)
         return entry
@@ -521,11 +520,13 @@ class CatalogNamespace(TableOperations):
         return False
 
     def _check_name(self, table: TableId) -> None:
-        """Load a table before it is created, because some servers accept a name that they cannot find again.
+        """Load a table before it gets its name, because some servers accept names that they cannot find again.
 
         Raises:
             InvalidInputError: the server refuses the name.
         """
+        if is_plain(table.name):
+            return
         try:
             none_if_missing(lambda: self._tables.load(table, vend=False))
         except InvalidInputError as error:
@@ -682,7 +683,9 @@ class CatalogNamespace(TableOperations):
         target = self._parse_table_id([*namespace.parts, request.new_table_name])
         if namespace.catalog != source.namespace.catalog:
             raise InvalidInputError(f"{source} cannot be renamed to {target}: it would change its warehouse")
-        rename(source, target, self._tables.load(source, vend=False))
+        entry = self._tables.load(source, vend=False)
+        self._check_name(target)
+        rename(source, target, entry)
         return RenameTableResponse()
 
 

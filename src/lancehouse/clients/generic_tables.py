@@ -58,9 +58,10 @@ class GenericTables:
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         """List the tables whose format is Lance, or is not listed."""
-        pages = self._rest.list_pages(
-            self._tables_path(namespace), GenericTablePage, about=namespace, on={404: NamespaceNotFoundError}
-        )
+        path = self._tables_path(namespace)
+        on: ErrorMap = {404: NamespaceNotFoundError}
+        # Lakekeeper fails on the empty token with which lists of Iceberg begin.
+        pages = self._rest.list_pages(path, GenericTablePage, about=namespace, first=None, on=on)
         return {
             identifier.name: None
             for page in pages
@@ -123,21 +124,25 @@ class GenericTables:
             )
             return existing if is_ours else None
 
-        return to_entry(
-            self._rest.create(
-                self._tables_path(table.namespace),
-                body,
-                LoadedGenericTable,
-                about=table,
-                lookup=lookup,
-                headers=headers,
-                on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
-            ),
+        response = self._rest.create(
+            self._tables_path(table.namespace),
+            body,
+            LoadedGenericTable,
+            about=table,
+            lookup=lookup,
+            headers=headers,
+            on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
         )
+        entry = to_entry(response)
+        if vend and not entry.vended and locations.local_folder(entry.location) is None:
+            return self.load(table, vend=True)  # Lakekeeper vends credentials only when a table is loaded
+        return entry
 
     def delete(self, table: TableId) -> None:
         """Delete the entry of a table; its data stays."""
-        self._rest.delete(self.table_path(table), about=table, on={404: TableNotFoundError})
+        # Lakekeeper purges the data by default.
+        query = "purgeRequested=false"
+        self._rest.delete(self.table_path(table), query=query, about=table, on={404: TableNotFoundError})
 
     def default_location(self, table: TableId) -> str:
         """Return a location below the root of the catalog, or below that of the namespace."""

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
-from urllib.parse import quote, unquote, unquote_plus, urlencode
+from urllib.parse import quote, unquote_plus, urlencode
 from uuid import uuid4
 
 from lance_namespace import (
@@ -597,8 +597,9 @@ class RestWarehouses:
             is_ours = existing is not None and properties.items() <= existing.items()
             return Namespace(namespace=list(namespace.levels), properties=dict(existing or {})) if is_ours else None
 
-        def create(at: WarehousePaths) -> tuple[Namespace, str]:
-            response = self._rest.create(
+        def create(at: WarehousePaths) -> Namespace:
+            at.namespace_path(namespace)  # raises if no path could lead to it afterwards
+            return self._rest.create(
                 f"{at.base_path}/namespaces",
                 body,
                 Namespace,
@@ -606,25 +607,10 @@ class RestWarehouses:
                 lookup=lookup,
                 on={404: NamespaceNotFoundError, 409: NamespaceAlreadyExistsError},
             )
-            return response, unquote(at.separator)
 
-        response, separator = self.call(namespace.catalog, create)
-        if any(separator in level for level in namespace.levels):
-            self._check_level(namespace, separator)
+        response = self.call(namespace.catalog, create)
         self._existing_namespaces.add(namespace)
         return response.properties or {}
-
-    def _check_level(self, namespace: NamespaceId, separator: str) -> None:
-        """Check that the server did not split a level that contains the separator; delete the namespace if it did.
-
-        Raises:
-            InvalidInputError: the server takes the separator in the name for the end of a level.
-        """
-        if namespace not in self.list_children(namespace.parent):
-            self.delete(namespace, cascade=False)
-            raise InvalidInputError(
-                f"{namespace}: the server takes {separator!r} for the end of a level, no name may contain it"
-            )
 
     def load(self, namespace: NamespaceId) -> Mapping[str, str]:
         """Load the properties of a namespace."""
