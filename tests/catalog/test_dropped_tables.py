@@ -30,6 +30,18 @@ from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+VIEW = {
+    "name": "t",
+    "schema": SCHEMA,
+    "view-version": {
+        "version-id": 1,
+        "schema-id": 0,
+        "timestamp-ms": 1,
+        "summary": {},
+        "default-namespace": ["db"],
+        "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
+    },
+}
 T = TableName(("db",), "t")
 ROWS = pa.table({"a": [1, 2]})
 
@@ -126,6 +138,32 @@ def test_a_name_that_is_taken_at_the_same_moment(
     with pytest.raises(TableAlreadyExistsError):
         catalog.dropped_tables.restore(caller, main, T)
     assert len(catalog.dropped_tables.list(caller, main)) == 1
+
+
+@pytest.mark.parametrize("retention_s", [0, 7 * 86400])
+@pytest.mark.parametrize("kind", ["lance", "iceberg", "view"])
+def test_what_is_renamed_at_the_same_moment_is_not_dropped(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch, kind: str, retention_s: int
+) -> None:
+    """Who may drop `t` may not be allowed to drop what it is called now."""
+    operations: Any = catalog.views if kind == "view" else catalog.tables
+    if kind == "view":
+        catalog.views.create(caller, main, T.levels, VIEW)
+    else:
+        create(catalog, caller, kind=kind)
+    renamed, get_entry = TableName(("db",), "u"), operations.get_entry
+
+    def get_entry_before_rename(*args: Any, **options: Any) -> Any:
+        entry = get_entry(*args, **options)
+        operations.rename(caller, main, T, renamed)
+        return entry
+
+    monkeypatch.setattr(operations, "get_entry", get_entry_before_rename)
+    with pytest.raises(TableNotFoundError):
+        operations.drop(caller, replace(main, retention_s=retention_s), T.levels, T.name)
+    monkeypatch.undo()
+    assert operations.get_entry(caller, main, renamed.levels, renamed.name).name == "u"
+    assert catalog.dropped_tables.list(caller, main) == []
 
 
 def test_of_tables_with_one_name_the_last_is_restored(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

@@ -428,7 +428,7 @@ def test_what_is_recalled_holds_until_anybody_writes(place: StoredNamespace) -> 
     for number, database in enumerate((other, place.database), start=made.revision):
         assert database.write(lambda tx: repository.advance_entry(tx, made.id, number, now_ms=1))  # noqa: B023
         assert recall() == place.find("t") != made
-    other.write(lambda tx: repository.delete_entry(tx, made.id))
+    other.write(lambda tx: repository.delete_entry(tx, made))
     assert recall() is None
     other.close()
 

@@ -178,7 +178,7 @@ def drop_entry(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, ent
     now = now_ms()
     expires_ms = now + warehouse.retention_s * 1000
     row = DroppedRow(entry.id, warehouse.id, levels, entry.name, now, expires_ms, caller.identity.name, purge)
-    return dropped.insert_dropped(tx, row)
+    return dropped.insert_dropped(tx, row, entry)
 
 
 def dropped_to_json(row: DroppedRow) -> Json:

@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, delete, literal_column, select, update
 from lancehouse.store.model import DroppedRow, EntryRow
 from lancehouse.store.model import dropped as d
 from lancehouse.store.model import entries as e
-from lancehouse.store.repository import ENTRY
+from lancehouse.store.repository import ENTRY, STILL_THERE, name_values
 from lancehouse.store.statements import (
     FLAG,
     LEVELS,
@@ -24,11 +24,7 @@ from lancehouse.store.statements import (
 
 DROPPED = RowType(d, DroppedRow, levels=LEVELS, purge=FLAG)
 
-LEAVE_NAMESPACE = Statement(
-    update(e)
-    .where(e.c.id == bindparam("entry"), e.c.namespace_id.is_not(None))
-    .values(namespace_id=literal_column("NULL"))
-)
+LEAVE_NAMESPACE = Statement(update(e).where(*STILL_THERE).values(namespace_id=literal_column("NULL")))
 INSERT = Statement(insert_into(d, *DROPPED.names, "path_key"))
 _IN_WAREHOUSE = select(*DROPPED.columns).where(d.c.warehouse_id == bindparam("warehouse"))
 _LAST_FIRST = (d.c.dropped_ms.desc(), d.c.entry_id.desc())
@@ -59,9 +55,9 @@ RELEASE = Statement(
 )
 
 
-def insert_dropped(tx: Tx, row: DroppedRow) -> bool:
-    """Take an entry out of its namespace; return False if it is in none any more."""
-    if tx.run(LEAVE_NAMESPACE, {"entry": row.entry_id}) != 1:
+def insert_dropped(tx: Tx, row: DroppedRow, entry: EntryRow) -> bool:
+    """Take an entry out of its namespace; return False if it was dropped or renamed meanwhile."""
+    if tx.run(LEAVE_NAMESPACE, name_values(entry)) != 1:
         return False
     tx.run(INSERT, {**DROPPED.values(row), "path_key": index_key(join_levels(row.levels))})
     return True
