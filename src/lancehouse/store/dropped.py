@@ -44,14 +44,15 @@ EXPIRE = Statement(
     .where(d.c.entry_id == bindparam("entry"))
     .values(expires_ms=bindparam("when"), purge=literal_column("TRUE"))
 )
-DELETE = Statement(delete(d).where(d.c.entry_id == bindparam("entry")))
+TAKE_BACK = Statement(delete(d).where(d.c.entry_id == bindparam("entry"), d.c.expires_ms > bindparam("now")))
 DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry"), e.c.namespace_id.is_(None)))
 RELEASE = Statement(
-    delete(e).where(
-        e.c.namespace_id.is_(None),
-        e.c.location_key == bindparam("place"),
-        e.c.id.in_(select(d.c.entry_id).where(d.c.purge.is_(literal_column("FALSE")))),
+    delete(d)
+    .where(
+        d.c.purge.is_(literal_column("FALSE")),
+        d.c.entry_id.in_(select(e.c.id).where(e.c.namespace_id.is_(None), e.c.location_key == bindparam("place"))),
     )
+    .returning(d.c.entry_id)
 )
 
 
@@ -84,8 +85,17 @@ def find_dropped_entry(tx: Tx, entry_id: int) -> EntryRow | None:
     return ENTRY.fetch_one(tx, ENTRY_OF, {"entry": entry_id})
 
 
+def take_back(tx: Tx, entry_id: int, now_ms: int) -> bool:
+    """Have a dropped table expire no more; return False if its time is over, or it was restored or deleted.
+
+    Whoever restores it does this first, and whoever purges it sets its time first. Both change the same row, so that
+    one of two that do so at once waits, and then finds what the other has done.
+    """
+    return tx.run(TAKE_BACK, {"entry": entry_id, "now": now_ms}) == 1
+
+
 def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: int) -> bool:
-    """Put a dropped entry into a namespace again; return False if the name is taken there.
+    """Put an entry that was taken back into a namespace again; return False if the name is taken there.
 
     Raises:
         TableNotFoundError: it was restored or deleted meanwhile.
@@ -98,13 +108,12 @@ def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: i
         return False
     if not row_count:
         raise TableNotFoundError(f"Table does not exist: it was restored or deleted before it could become {name}")
-    tx.run(DELETE, {"entry": entry_id})
     return True
 
 
-def expire(tx: Tx, entry_id: int, expires_ms: int) -> None:
-    """Set until when a dropped table can be restored; its files are deleted then."""
-    tx.run(EXPIRE, {"entry": entry_id, "when": expires_ms})
+def expire(tx: Tx, entry_id: int, expires_ms: int) -> bool:
+    """Set until when a dropped table can be restored; its files are deleted then. False: it is none any more."""
+    return tx.run(EXPIRE, {"entry": entry_id, "when": expires_ms}) == 1
 
 
 def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:
@@ -114,4 +123,5 @@ def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:
 
 def release_location(tx: Tx, location_key: str) -> None:
     """Delete dropped entries at a location whose files are to stay, so that a new entry can have the files."""
-    tx.run(RELEASE, {"place": location_key})
+    for row in tx.fetch_all(RELEASE, {"place": location_key}):
+        delete_dropped_entry(tx, row[0])
