@@ -40,6 +40,31 @@ def test_parents_that_are_missing_are_made(catalog: Catalog, main: Warehouse, ca
     assert catalog.namespaces.load(caller, main, ("a", "b")).properties == {}
 
 
+@pytest.mark.parametrize(
+    ("grant", "message"),
+    [
+        (Grant(Role.ADMIN, "main", ("a", "b", "c")), "neither admin of namespace a of"),
+        (Grant(Role.WRITER, "main", ("a", "b")), "neither admin of namespace a of"),
+        (Grant(Role.WRITER, "main", ("a",)), "neither admin of namespace a of"),
+        (Grant(Role.ADMIN, "main", ("a",)), None),
+        (Grant(Role.WRITER, "main"), None),
+    ],
+)
+def test_who_may_make_parents_that_are_missing(
+    catalog: Catalog, main: Warehouse, caller: Caller, grant: Grant, message: str | None
+) -> None:
+    """A grant stays when its namespace is dropped; the namespaces above it are not its holder's."""
+    holder = replace(caller, identity=Identity("me", (grant,)))
+    if message is None:
+        catalog.namespaces.create(holder, main, ("a", "b", "c"), {})
+        return
+    with pytest.raises(PermissionDeniedError, match=message):
+        catalog.namespaces.create(holder, main, ("a", "b", "c"), {})
+    assert names(catalog, caller, main) == []
+    catalog.namespaces.create(caller, main, ("a", "b"), {})
+    catalog.namespaces.create(holder, main, ("a", "b", "c"), {})
+
+
 @pytest.mark.parametrize("odd", ["a b", "a.b", "a/b", "%2e", "..", ".", "ä", "日本", "a\\b", "'", '"', "x" * 255, "A"])
 def test_names(catalog: Catalog, main: Warehouse, caller: Caller, odd: str) -> None:
     catalog.namespaces.create(caller, main, (odd,), {})

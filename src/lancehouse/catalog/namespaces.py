@@ -72,6 +72,7 @@ class Namespaces:
 
         Raises:
             NamespaceAlreadyExistsError: it exists already.
+            PermissionDeniedError: the caller may not create it, or not a missing parent; nothing was created.
         """
         new_levels = check_levels(levels)
         check_properties(properties)
@@ -81,6 +82,7 @@ class Namespaces:
         def work(tx: Tx) -> NamespaceRow:
             for depth in range(1, len(new_levels)):
                 if repository.find_namespace(tx, warehouse.id, new_levels[:depth]) is None:
+                    caller.identity.require_alter_namespace(warehouse.name, new_levels[:depth])
                     repository.insert_namespace(tx, warehouse.id, new_levels[:depth], {})
             row = repository.insert_namespace(tx, warehouse.id, new_levels, dict(properties))
             if row is None:
