@@ -13,6 +13,7 @@ from lance_namespace.errors import (
     PermissionDeniedError,
 )
 
+from lancehouse.catalog.audit import AuditFilter
 from lancehouse.catalog.callers import Caller, Grant, IdempotencyKey, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import AlreadyDoneError, UnprocessableError, WarehouseNotFoundError
@@ -38,6 +39,10 @@ def test_parents_that_are_missing_are_made(catalog: Catalog, main: Warehouse, ca
     catalog.namespaces.create(caller, main, ("a", "b", "c"), {"x": "1"})
     assert names(catalog, caller, main, "a") == [("a", "b")]
     assert catalog.namespaces.load(caller, main, ("a", "b")).properties == {}
+    changes, _ = catalog.audit.list(caller, AuditFilter(), None, 10)
+    assert [(change.action, change.levels) for change in changes] == [
+        ("namespace.create", levels) for levels in [("a", "b", "c"), ("a", "b"), ("a",)]
+    ]
 
 
 @pytest.mark.parametrize(
