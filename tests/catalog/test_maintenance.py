@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -109,6 +110,28 @@ def test_wrong_policies_are_refused(catalog: Catalog, main: Warehouse, caller: C
             catalog.tables.create(caller, main, ("a",), {**table, "properties": {"table_type": "lance"}})
             update = {"action": "set-properties", "updates": wrong}
             catalog.commits.commit(caller, main, ("a",), "t", {"requirements": [], "updates": [update]})
+
+
+def test_a_policy_that_changes_during_a_sweep(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep was itself asked for by a change; what it has passed already must be looked at again."""
+    catalog.namespaces.create(caller, main, ("a",), {})
+    catalog.namespaces.update_properties(caller, main, ("a",), ON, [])
+    sweep_tables = rows.sweep_tables
+
+    def change_after(*args: Any) -> Any:
+        page = sweep_tables(*args)
+        with ThreadPoolExecutor() as pool:
+            change = catalog.namespaces.update_properties
+            pool.submit(change, caller, main, ("a",), {"maintenance.window": "01:00-02:00"}, []).result()
+        return page
+
+    monkeypatch.setattr(rows, "sweep_tables", change_after)
+    assert catalog.maintenance.sweep(3600) is not None
+    monkeypatch.undo()
+    assert catalog.maintenance.sweep(3600) is not None
+    assert catalog.maintenance.sweep(3600) is None
 
 
 def policy_of(catalog: Catalog, caller: Caller, *levels: str) -> dict[str, tuple[str, str]]:

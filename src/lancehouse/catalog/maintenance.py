@@ -48,6 +48,8 @@ MOST_LISTED = 1000
 KNOWN_S = 60.0
 """How old the number of all tables under maintenance may be, in seconds: many take long to count."""
 _TOTAL = re.compile(r"[0-9]{1,19}")
+REQUESTED, SWEEPING = 0, 1
+"""What the mark `SWEPT` has in place of a time: a sweep is requested, or has begun because of that."""
 COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
 """Names of marks: the last commit that was planned, the time of the last sweep, and the worker that plans."""
 
@@ -247,6 +249,9 @@ class Maintenance:
         last_sweep = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
         if last_sweep is not None and started - last_sweep < every_s * 1000:
             return None
+        if last_sweep == REQUESTED:  # else `_finish_sweep` could not tell a further request from this one
+            last_sweep = SWEEPING
+            self._database.write(lambda tx: rows.put_mark(tx, SWEPT, SWEEPING))
         planned_count, after = 0, 0
         while True:
 
@@ -543,4 +548,4 @@ def _find_due(
 
 def request_sweep(tx: Tx) -> None:
     """Have the next `sweep` plan over all tables, because a policy has changed."""
-    rows.put_mark(tx, SWEPT, 0)
+    rows.put_mark(tx, SWEPT, REQUESTED)
