@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import lance
@@ -17,6 +19,7 @@ from lance_namespace.errors import (
     TableAlreadyExistsError,
     TableNotFoundError,
 )
+from sqlalchemy import Boolean, column, select, table
 
 from lancehouse.catalog import dropped_tables, entries
 from lancehouse.catalog.bootstrap import open_database, record_warehouses
@@ -25,12 +28,25 @@ from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import dataset_files
-from lancehouse.store import repository
-from lancehouse.store.statements import Tx
+from lancehouse.store import dropped, repository
+from lancehouse.store.statements import Statement, Tx
 from tests.servers.postgres import new_database
 
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+VIEW = {
+    "name": "t",
+    "schema": SCHEMA,
+    "view-version": {
+        "version-id": 1,
+        "schema-id": 0,
+        "timestamp-ms": 1,
+        "summary": {},
+        "default-namespace": ["db"],
+        "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
+    },
+}
 T = TableName(("db",), "t")
+WAITING = Statement(select(column("pid")).select_from(table("pg_locks")).where(~column("granted", Boolean)))
 ROWS = pa.table({"a": [1, 2]})
 
 
@@ -128,6 +144,32 @@ def test_a_name_that_is_taken_at_the_same_moment(
     assert len(catalog.dropped_tables.list(caller, main)) == 1
 
 
+@pytest.mark.parametrize("retention_s", [0, 7 * 86400])
+@pytest.mark.parametrize("kind", ["lance", "iceberg", "view"])
+def test_what_is_renamed_at_the_same_moment_is_not_dropped(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch, kind: str, retention_s: int
+) -> None:
+    """Who may drop `t` may not be allowed to drop what it is called now."""
+    operations: Any = catalog.views if kind == "view" else catalog.tables
+    if kind == "view":
+        catalog.views.create(caller, main, T.levels, VIEW)
+    else:
+        create(catalog, caller, kind=kind)
+    renamed, get_entry = TableName(("db",), "u"), operations.get_entry
+
+    def get_entry_before_rename(*args: Any, **options: Any) -> Any:
+        entry = get_entry(*args, **options)
+        operations.rename(caller, main, T, renamed)
+        return entry
+
+    monkeypatch.setattr(operations, "get_entry", get_entry_before_rename)
+    with pytest.raises(TableNotFoundError):
+        operations.drop(caller, replace(main, retention_s=retention_s), T.levels, T.name)
+    monkeypatch.undo()
+    assert operations.get_entry(caller, main, renamed.levels, renamed.name).name == "u"
+    assert catalog.dropped_tables.list(caller, main) == []
+
+
 def test_of_tables_with_one_name_the_last_is_restored(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     places = []
     for _ in range(2):
@@ -189,6 +231,85 @@ def test_purge_now(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
     assert not Path(location, "_versions").exists()
     with pytest.raises(TableNotFoundError):
         catalog.dropped_tables.purge(caller, main, T)
+
+
+def test_what_is_being_purged_is_not_restored(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore that has found the table before the purge begins, and goes on while its files are deleted."""
+    if catalog.database.is_local:
+        pytest.skip("SQLite has one transaction that writes at a time")
+    create(catalog, caller)
+    drop(catalog, caller)
+    is_found, is_purging = Event(), Event()
+
+    def wait_for_purge(*args: Any, **options: Any) -> Any:
+        is_found.set()
+        assert is_purging.wait(60)
+        return entries.require_name_free(*args, **options)
+
+    def delete_after_restore(*args: Any) -> None:
+        is_purging.set()
+        with pytest.raises(TableNotFoundError, match="is over"):
+            restored.result(60)
+        delete_files(*args)
+
+    delete_files = dropped_tables.delete_files
+    monkeypatch.setattr(dropped_tables, "require_name_free", wait_for_purge)
+    monkeypatch.setattr(dropped_tables, "delete_files", delete_after_restore)
+    with ThreadPoolExecutor() as pool:
+        restored = pool.submit(catalog.dropped_tables.restore, caller, main, T)
+        assert is_found.wait(60)
+        catalog.dropped_tables.purge(caller, main, T)
+    assert catalog.tables.list(caller, main, T.levels, None, None) == ([], None)
+
+
+def test_what_is_being_restored_is_not_purged(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if catalog.database.is_local:
+        pytest.skip("SQLite has one transaction that writes at a time")
+    create(catalog, caller)
+    drop(catalog, caller, purge=False)
+
+    def restore_first(*_: Any) -> None:
+        with ThreadPoolExecutor() as pool:
+            pool.submit(catalog.dropped_tables.restore, caller, main, T).result()
+
+    monkeypatch.setattr(dropped_tables, "require_purge_allowed", restore_first)
+    with pytest.raises(TableNotFoundError, match="restored or deleted"):
+        catalog.dropped_tables.purge(caller, main, T)
+    assert lance.dataset(load(catalog, caller)["location"]).count_rows() == 2
+
+
+def test_files_that_are_being_purged_become_no_other_table(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if catalog.database.is_local:
+        pytest.skip("SQLite has one transaction that writes at a time")
+    location = create(catalog, caller)
+    drop(catalog, caller, purge=False)
+    is_locked = Event()
+
+    def purge(tx: Tx) -> None:
+        [row] = dropped.list_dropped(tx, main.id, 10)
+        dropped.expire(tx, row.entry_id, 0)
+        is_locked.set()
+        # Not before the other transaction waits for this one, or is over.
+        while not registered.done() and not tx.fetch_all(WAITING, {}):
+            pass
+
+    with ThreadPoolExecutor() as pool:
+        request = {"name": "u", "metadata-location": location}
+
+        def register() -> Any:
+            assert is_locked.wait(60)
+            return catalog.tables.register(caller, main, T.levels, request)
+
+        registered = pool.submit(register)
+        catalog.database.write(purge)
+        with pytest.raises(InvalidInputError, match="kept for a dropped table"):
+            registered.result(60)
 
 
 def test_gc_enabled_false_keeps_the_files(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

@@ -120,7 +120,7 @@ def test_a_page_begins_behind_a_table_that_is_gone(filled_catalog: Catalog, main
     def drop(tx: Tx) -> None:
         entry = repository.find_entry(tx, main.id, *first[-1])
         assert entry
-        repository.delete_entry(tx, entry.id)
+        repository.delete_entry(tx, entry)
 
     filled_catalog.database.write(drop)
     assert listing.list_lance_tables(filled_catalog.database, caller, main, token, 2)[0] == [

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from lance_namespace.errors import InvalidInputError
+from lance_namespace.errors import InvalidInputError, PermissionDeniedError
 
 from lancehouse.catalog.callers import Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.maintenance import SWEPT, Seen, find_reason, next_time
 from lancehouse.catalog.warehouses import Warehouse
-from lancehouse.maintenance_policy import resolve_policy
+from lancehouse.maintenance_policy import Windows, resolve_policy
 from lancehouse.row_policy import Restriction
 from lancehouse.store import maintenance as rows
 from lancehouse.store.model import MaintenanceRun
@@ -107,6 +110,60 @@ def test_wrong_policies_are_refused(catalog: Catalog, main: Warehouse, caller: C
             catalog.tables.create(caller, main, ("a",), {**table, "properties": {"table_type": "lance"}})
             update = {"action": "set-properties", "updates": wrong}
             catalog.commits.commit(caller, main, ("a",), "t", {"requirements": [], "updates": [update]})
+
+
+def test_a_policy_that_changes_during_a_sweep(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep was itself asked for by a change; what it has passed already must be looked at again."""
+    catalog.namespaces.create(caller, main, ("a",), {})
+    catalog.namespaces.update_properties(caller, main, ("a",), ON, [])
+    sweep_tables = rows.sweep_tables
+
+    def change_after(*args: Any) -> Any:
+        page = sweep_tables(*args)
+        with ThreadPoolExecutor() as pool:
+            change = catalog.namespaces.update_properties
+            pool.submit(change, caller, main, ("a",), {"maintenance.window": "01:00-02:00"}, []).result()
+        return page
+
+    monkeypatch.setattr(rows, "sweep_tables", change_after)
+    assert catalog.maintenance.sweep(3600) is not None
+    monkeypatch.undo()
+    assert catalog.maintenance.sweep(3600) is not None
+    assert catalog.maintenance.sweep(3600) is None
+
+
+def policy_of(catalog: Catalog, caller: Caller, *levels: str) -> dict[str, tuple[str, str]]:
+    values = catalog.maintenance.explain(caller, catalog.warehouses["main"], levels)
+    return {value.key: (value.value, value.source) for value in values if value.source != "default"}
+
+
+def test_a_namespace_with_the_name_of_a_table(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
+    """It is not above the table, so its policy does not count for it; who reads one need not read the other."""
+    namespace_own, table_own = {"maintenance.window": "01:00-02:00"}, {"maintenance.settle": "5m"}
+    catalog.namespaces.create(caller, main, ("a",), ON)
+    catalog.namespaces.create(caller, main, ("a", "t"), namespace_own)
+    on = {"maintenance.enabled": ("true", "namespace a")}
+    window = {"maintenance.window": ("01:00-02:00", "namespace a.t")}
+    settle = {"maintenance.settle": ("5m", "table a.t")}
+    assert policy_of(catalog, caller, "a", "t") == on | window
+
+    body = {"name": "t", "schema": {"type": "struct", "fields": []}, "properties": {"table_type": "lance", **table_own}}
+    catalog.tables.create(caller, main, ("a",), body)
+    assert policy_of(catalog, caller, "a", "t") == on | settle
+    catalog.maintenance.request(caller, "main", ("a", "t"), [])
+    [table] = catalog.maintenance.claim("w", 1, 1)
+    policy = catalog.maintenance.policy(table, {})
+    assert (policy.enabled, policy.window, policy.settle) == (True, Windows(), timedelta(minutes=5))
+
+    of_table = replace(caller, identity=Identity("me", (Grant(Role.READER, "main", ("a",), "t"),)))
+    of_namespace = replace(caller, identity=Identity("me", (Grant(Role.READER, "main", ("a", "t")),)))
+    assert policy_of(catalog, of_table, "a", "t") == on | settle
+    assert policy_of(catalog, of_namespace, "a", "t") == on | window
+    catalog.tables.drop(caller, main, ("a",), "t")
+    with pytest.raises(PermissionDeniedError, match=r"me is no reader of namespace a\.t"):
+        policy_of(catalog, of_table, "a", "t")
 
 
 def test_the_status_of_those_who_read_little_is_not_empty(catalog: Catalog, caller: Caller, main: Warehouse) -> None:

@@ -13,6 +13,7 @@ from lance_namespace.errors import (
     PermissionDeniedError,
 )
 
+from lancehouse.catalog.audit import AuditFilter
 from lancehouse.catalog.callers import Caller, Grant, IdempotencyKey, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.errors import AlreadyDoneError, UnprocessableError, WarehouseNotFoundError
@@ -38,6 +39,35 @@ def test_parents_that_are_missing_are_made(catalog: Catalog, main: Warehouse, ca
     catalog.namespaces.create(caller, main, ("a", "b", "c"), {"x": "1"})
     assert names(catalog, caller, main, "a") == [("a", "b")]
     assert catalog.namespaces.load(caller, main, ("a", "b")).properties == {}
+    changes, _ = catalog.audit.list(caller, AuditFilter(), None, 10)
+    assert [(change.action, change.levels) for change in changes] == [
+        ("namespace.create", levels) for levels in [("a", "b", "c"), ("a", "b"), ("a",)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grant", "message"),
+    [
+        (Grant(Role.ADMIN, "main", ("a", "b", "c")), "neither admin of namespace a of"),
+        (Grant(Role.WRITER, "main", ("a", "b")), "neither admin of namespace a of"),
+        (Grant(Role.WRITER, "main", ("a",)), "neither admin of namespace a of"),
+        (Grant(Role.ADMIN, "main", ("a",)), None),
+        (Grant(Role.WRITER, "main"), None),
+    ],
+)
+def test_who_may_make_parents_that_are_missing(
+    catalog: Catalog, main: Warehouse, caller: Caller, grant: Grant, message: str | None
+) -> None:
+    """A grant stays when its namespace is dropped; the namespaces above it are not its holder's."""
+    holder = replace(caller, identity=Identity("me", (grant,)))
+    if message is None:
+        catalog.namespaces.create(holder, main, ("a", "b", "c"), {})
+        return
+    with pytest.raises(PermissionDeniedError, match=message):
+        catalog.namespaces.create(holder, main, ("a", "b", "c"), {})
+    assert names(catalog, caller, main) == []
+    catalog.namespaces.create(caller, main, ("a", "b"), {})
+    catalog.namespaces.create(holder, main, ("a", "b", "c"), {})
 
 
 @pytest.mark.parametrize("odd", ["a b", "a.b", "a/b", "%2e", "..", ".", "ä", "日本", "a\\b", "'", '"', "x" * 255, "A"])

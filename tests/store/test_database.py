@@ -237,6 +237,37 @@ def test_close_does_not_wait_for_ever(postgres: str, monkeypatch: pytest.MonkeyP
     assert not engine._idle
 
 
+def test_close_while_all_connections_are_in_use(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits once for all of them, not once for each, and ends well."""
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(postgres_store, "CONNECTIONS", 3)
+    database = Database(new_database(postgres))
+    engine = database.engine()
+    assert isinstance(engine, postgres_store.Postgres)
+    begun, end, waits = threading.Barrier(4), threading.Event(), []
+
+    def wait(_: Tx) -> bool:
+        begun.wait(30)
+        return end.wait(30)
+
+    def count_acquire(timeout: float) -> bool:
+        waits.append(timeout)
+        return acquire(timeout=timeout)
+
+    with ThreadPoolExecutor(3) as pool:
+        reads = [pool.submit(database.read, wait) for _ in range(3)]
+        begun.wait(30)
+        acquire = engine._capacity.acquire
+        monkeypatch.setattr(engine._capacity, "acquire", count_acquire)
+        database.close()
+        end.set()
+        assert all(read.result() for read in reads)
+    assert len(waits) == 1
+    assert not engine._idle
+    with pytest.raises(ServiceUnavailableError, match="closed"):
+        database.read(wait)
+
+
 def test_without_schema(url: str) -> None:
     database = Database(url)
     for work in (database.read, database.write):
@@ -428,7 +459,7 @@ def test_what_is_recalled_holds_until_anybody_writes(place: StoredNamespace) -> 
     for number, database in enumerate((other, place.database), start=made.revision):
         assert database.write(lambda tx: repository.advance_entry(tx, made.id, number, now_ms=1))  # noqa: B023
         assert recall() == place.find("t") != made
-    other.write(lambda tx: repository.delete_entry(tx, made.id))
+    other.write(lambda tx: repository.delete_entry(tx, made))
     assert recall() is None
     other.close()
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from lance_namespace.errors import InvalidInputError, NamespaceNotFoundError, TableNotFoundError
 
-from lancehouse.store import repository
-from lancehouse.store.model import CommitRow, EntryRow, RefRow, SnapshotRow
+from lancehouse.store import dropped, repository
+from lancehouse.store.model import CommitRow, DroppedRow, EntryRow, RefRow, SnapshotRow
 from lancehouse.store.statements import Tx
 from tests.store.rows import NOW, StoredNamespace, insert
 
@@ -98,7 +98,7 @@ def test_advance_refuses(place: StoredNamespace, changes: dict[str, Any]) -> Non
 
 def test_an_id_is_never_given_out_again(place: StoredNamespace) -> None:
     gone = place.create("t")
-    place.database.write(lambda tx: repository.delete_entry(tx, gone.id))
+    place.database.write(lambda tx: repository.delete_entry(tx, gone))
     again = place.create("t")
     assert again.id != gone.id
     assert not advance(place, gone, version=1)
@@ -139,25 +139,46 @@ def test_rename(place: StoredNamespace) -> None:
     target = place.database.write(lambda tx: repository.insert_namespace(tx, place.warehouse_id, ("n",), {}))
     assert target is not None
 
-    def rename(id: int, namespace_id: int, name: str) -> bool:
-        return place.database.write(lambda tx: repository.rename_entry(tx, id, namespace_id, name, NOW + 1))
+    def rename(entry: EntryRow, namespace_id: int, name: str) -> bool:
+        return place.database.write(lambda tx: repository.rename_entry(tx, entry, namespace_id, name, NOW + 1))
 
-    assert not rename(entry.id, place.namespace_id, "other")
-    assert rename(entry.id, target.id, "other")
+    assert not rename(entry, place.namespace_id, "other")
+    assert rename(entry, target.id, "other")
     found = place.database.read(lambda tx: repository.find_entry(tx, place.warehouse_id, ("n",), "other"))
     assert found == replace(entry, namespace_id=target.id, name="other", updated_ms=NOW + 1)
     assert place.find("t") is None
+    assert found is not None
     with pytest.raises(NamespaceNotFoundError):
-        rename(entry.id, target.id + 100, "x")
+        rename(found, target.id + 100, "x")
     with pytest.raises(TableNotFoundError):
-        rename(entry.id + 100, target.id, "x")
+        rename(replace(found, id=entry.id + 100), target.id, "x")
+
+
+def test_what_was_renamed_meanwhile_stays(place: StoredNamespace) -> None:
+    before = place.create("t")
+    place.database.write(lambda tx: repository.rename_entry(tx, before, place.namespace_id, "u", NOW + 1))
+    with pytest.raises(TableNotFoundError, match="before it could be renamed to v"):
+        place.database.write(lambda tx: repository.rename_entry(tx, before, place.namespace_id, "v", NOW + 2))
+    assert not place.database.write(lambda tx: repository.delete_entry(tx, before))
+    row = DroppedRow(before.id, place.warehouse_id, ("a",), "t", NOW, NOW, "me", purge=True)
+    assert not place.database.write(lambda tx: dropped.insert_dropped(tx, row, before))
+    assert place.find("u") == replace(before, name="u", updated_ms=NOW + 1)
+
+
+def test_what_was_dropped_meanwhile_is_not_renamed(place: StoredNamespace) -> None:
+    entry = place.create("t")
+    row = DroppedRow(entry.id, place.warehouse_id, ("a",), "t", NOW, NOW, "me", purge=True)
+    assert place.database.write(lambda tx: dropped.insert_dropped(tx, row, entry))
+    with pytest.raises(TableNotFoundError):
+        place.database.write(lambda tx: repository.rename_entry(tx, entry, place.namespace_id, "u", NOW))
+    assert place.find("u") is None
 
 
 def test_refused_rename_leaves_its_transaction_alone(place: StoredNamespace) -> None:
     entry, _other = place.create("t"), place.create("other")
 
     def work(tx: Tx) -> None:
-        assert not repository.rename_entry(tx, entry.id, place.namespace_id, "other", NOW)
+        assert not repository.rename_entry(tx, entry, place.namespace_id, "other", NOW)
         assert insert(tx, place.namespace_id, "third") is not None
 
     place.database.write(work)
@@ -246,8 +267,8 @@ def test_snapshots_refs_and_commits(place: StoredNamespace) -> None:
     place.database.write(less)
     assert [row.snapshot_id for row in read(lambda tx: repository.list_snapshots(tx, entry.id))] == [2]
     assert [row.name for row in read(lambda tx: repository.list_refs(tx, entry.id))] == ["v1"]
-    assert place.database.write(lambda tx: repository.delete_entry(tx, entry.id))
-    assert not place.database.write(lambda tx: repository.delete_entry(tx, entry.id))
+    assert place.database.write(lambda tx: repository.delete_entry(tx, entry))
+    assert not place.database.write(lambda tx: repository.delete_entry(tx, entry))
     assert read(lambda tx: repository.list_snapshots(tx, entry.id)) == []
     assert read(lambda tx: repository.list_refs(tx, entry.id)) == []
     assert read(lambda tx: repository.list_commits(tx, entry.id)) == []

@@ -129,7 +129,7 @@ def test_delete(place: StoredNamespace) -> None:
     assert place.database.write(lambda tx: delete(tx, child.id))
     entry = place.create("t")
     assert not place.database.write(lambda tx: delete(tx, place.namespace_id))
-    place.database.write(lambda tx: repository.delete_entry(tx, entry.id))
+    place.database.write(lambda tx: repository.delete_entry(tx, entry))
     assert place.database.write(lambda tx: delete(tx, place.namespace_id))
     assert find(place, "a") is None
 

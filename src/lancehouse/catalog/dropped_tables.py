@@ -78,9 +78,11 @@ class DroppedTables:
         def work(tx: Tx) -> None:
             row = _find(tx, warehouse, name, dropped_ms)
             entry = dropped.find_dropped_entry(tx, row.entry_id)
-            if entry is None or row.expires_ms <= now_ms():
-                raise TableNotFoundError(f"Table does not exist: the time to undrop {name} is over")
+            if entry is None:
+                raise _gone_error(name)
             namespace = require_name_free(tx, warehouse, target, entry.kind)
+            if not dropped.take_back(tx, entry.id, now_ms()):
+                raise TableNotFoundError(f"Table does not exist: the time to undrop {name} is over")
             if not dropped.restore_entry(tx, entry.id, namespace.id, target.name, now_ms()):
                 raise already_exists(target.levels, target.name, by=entry.kind, wanted=entry.kind)
             after = {"uuid": entry.uuid, "location": entry.location}
@@ -106,7 +108,8 @@ class DroppedTables:
             entry = dropped.find_dropped_entry(tx, row.entry_id)
             if entry is not None and not row.purge:
                 require_purge_allowed(name, entry.properties)
-            dropped.expire(tx, row.entry_id, AT_ONCE)
+            if not dropped.expire(tx, row.entry_id, AT_ONCE):
+                raise _gone_error(name)
             return replace(row, purge=True)
 
         row = write_once(self._database, caller, work)
@@ -178,7 +181,7 @@ def drop_entry(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, ent
     now = now_ms()
     expires_ms = now + warehouse.retention_s * 1000
     row = DroppedRow(entry.id, warehouse.id, levels, entry.name, now, expires_ms, caller.identity.name, purge)
-    return dropped.insert_dropped(tx, row)
+    return dropped.insert_dropped(tx, row, entry)
 
 
 def dropped_to_json(row: DroppedRow) -> Json:
@@ -192,6 +195,10 @@ def dropped_to_json(row: DroppedRow) -> Json:
         "principal": row.principal,
         "purge": row.purge,
     }
+
+
+def _gone_error(name: TableName) -> TableNotFoundError:
+    return TableNotFoundError(f"Table does not exist: dropped table {name} was restored or deleted at this moment")
 
 
 def _find(tx: Tx, warehouse: Warehouse, name: TableName, dropped_ms: int | None) -> DroppedRow:

@@ -362,7 +362,7 @@ def rename_entry(
         if existing is not None and existing.id != entry.id:
             what = "View" if existing.kind == "view" else "Table"
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. {what} already exists")
-        if not repository.rename_entry(tx, entry.id, namespace.id, destination.name, now_ms()):
+        if not repository.rename_entry(tx, entry, namespace.id, destination.name, now_ms()):
             raise TableAlreadyExistsError(f"Cannot rename {source} to {destination}. Table already exists")
         action = "view.rename" if entry.kind == "view" else "table.rename"
         before, after = ({"namespace": list(table.levels), "name": table.name} for table in (source, destination))

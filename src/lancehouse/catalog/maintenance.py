@@ -48,6 +48,8 @@ MOST_LISTED = 1000
 KNOWN_S = 60.0
 """How old the number of all tables under maintenance may be, in seconds: many take long to count."""
 _TOTAL = re.compile(r"[0-9]{1,19}")
+REQUESTED, SWEEPING = 0, 1
+"""What the mark `SWEPT` has in place of a time: a sweep is requested, or has begun because of that."""
 COMMITS, SWEPT, SCHEDULER = "commits", "swept", "scheduler"
 """Names of marks: the last commit that was planned, the time of the last sweep, and the worker that plans."""
 
@@ -247,6 +249,9 @@ class Maintenance:
         last_sweep = self._database.read(lambda tx: rows.find_mark(tx, SWEPT))
         if last_sweep is not None and started - last_sweep < every_s * 1000:
             return None
+        if last_sweep == REQUESTED:  # else `_finish_sweep` could not tell a further request from this one
+            last_sweep = SWEEPING
+            self._database.write(lambda tx: rows.put_mark(tx, SWEPT, SWEEPING))
         planned_count, after = 0, 0
         while True:
 
@@ -392,7 +397,8 @@ class Maintenance:
         """
         if table.entry_id is None:
             return resolve_policy([self.backends.get(table.backend, {}), *above, own])
-        return resolve_policy(properties for _, properties in self._levels(table.backend, table.levels, own))
+        levels = self._levels(table.backend, table.levels, own, is_table=True)
+        return resolve_policy(properties for _, properties in levels)
 
     def read_clock(self) -> int:
         """Return the database's time in milliseconds."""
@@ -403,23 +409,32 @@ class Maintenance:
     def explain(self, caller: Caller, warehouse: Warehouse, levels: Levels) -> list[PolicyValue]:
         """Return the properties that count for a table or namespace, and where each comes from.
 
+        Of both with one name it is the table, if the caller may read that.
+
         Raises:
             PermissionDeniedError: the caller may not read there.
         """
-        caller.identity.require_role(Role.READER, warehouse.name, levels[:-1], levels[-1])
-        return explain_policy(self._levels(warehouse.name, levels, None))
+        parent, name = levels[:-1], levels[-1]
+        is_table = (
+            caller.identity.has_role(Role.READER, warehouse.name, parent, name)
+            and self._database.read(lambda tx: repository.find_entry(tx, warehouse.id, parent, name)) is not None
+        )
+        if not is_table:
+            caller.identity.require_role(Role.READER, warehouse.name, levels)
+        return explain_policy(self._levels(warehouse.name, levels, None, is_table=is_table))
 
-    def _levels(self, backend: str, levels: Levels, stored: Mapping[str, str] | None) -> list[Level]:
+    def _levels(self, backend: str, levels: Levels, stored: Mapping[str, str] | None, *, is_table: bool) -> list[Level]:
         warehouse = next(candidate for candidate in self._warehouses.values() if candidate.name == backend)
 
         def work(tx: Tx) -> list[Level]:
             policies: list[Level] = [(f"warehouse {warehouse.name}", warehouse.maintenance)]
-            for depth in range(1, len(levels) + 1):
+            # A namespace may have the name of a table, but is not above it.
+            for depth in range(1, len(levels) + (not is_table)):
                 row = repository.find_namespace(tx, warehouse.id, levels[:depth])
                 policies += (
                     [(f"namespace {'.'.join(levels[:depth])}", policy_properties(row.properties))] if row else []
                 )
-            entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1])
+            entry = repository.find_entry(tx, warehouse.id, levels[:-1], levels[-1]) if is_table else None
             if entry is None or entry.kind != "lance":
                 return policies
             config = stored
@@ -533,4 +548,4 @@ def _find_due(
 
 def request_sweep(tx: Tx) -> None:
     """Have the next `sweep` plan over all tables, because a policy has changed."""
-    rows.put_mark(tx, SWEPT, 0)
+    rows.put_mark(tx, SWEPT, REQUESTED)

@@ -72,6 +72,7 @@ class Namespaces:
 
         Raises:
             NamespaceAlreadyExistsError: it exists already.
+            PermissionDeniedError: the caller may not create it, or not a missing parent; nothing was created.
         """
         new_levels = check_levels(levels)
         check_properties(properties)
@@ -81,12 +82,11 @@ class Namespaces:
         def work(tx: Tx) -> NamespaceRow:
             for depth in range(1, len(new_levels)):
                 if repository.find_namespace(tx, warehouse.id, new_levels[:depth]) is None:
-                    repository.insert_namespace(tx, warehouse.id, new_levels[:depth], {})
-            row = repository.insert_namespace(tx, warehouse.id, new_levels, dict(properties))
+                    caller.identity.require_alter_namespace(warehouse.name, new_levels[:depth])
+                    _insert_namespace(tx, caller, warehouse, new_levels[:depth], {})
+            row = _insert_namespace(tx, caller, warehouse, new_levels, properties)
             if row is None:
                 raise NamespaceAlreadyExistsError(f"Namespace already exists: {format_name(new_levels)}")
-            after = {"properties": redact_properties(properties)}
-            record_change(tx, caller, "namespace.create", warehouse.name, new_levels, "", None, after)
             return row
 
         return write_once(self._database, caller, work)
@@ -141,6 +141,17 @@ class Namespaces:
             return {"updated": list(updates), "removed": removed, "missing": missing}
 
         return write_once(self._database, caller, work, body=orjson.dumps)
+
+
+def _insert_namespace(
+    tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, properties: Mapping[str, str]
+) -> NamespaceRow | None:
+    """Insert a namespace and record who created it; None if it exists already."""
+    row = repository.insert_namespace(tx, warehouse.id, levels, properties)
+    if row is not None:
+        after = {"properties": redact_properties(properties)}
+        record_change(tx, caller, "namespace.create", warehouse.name, levels, "", None, after)
+    return row
 
 
 def _get_namespace(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, *, lock: bool = False) -> NamespaceRow:

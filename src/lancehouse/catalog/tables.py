@@ -233,7 +233,7 @@ class Tables:
             if warehouse.retention_s:
                 is_dropped = drop_entry(tx, caller, warehouse, levels, entry, purge=purge)
             else:
-                is_dropped = repository.delete_entry(tx, entry.id)
+                is_dropped = repository.delete_entry(tx, entry)
             if not is_dropped:
                 raise table_not_found(levels, name)
             before = {"uuid": entry.uuid, "location": entry.location, "properties": redact_properties(properties)}
@@ -355,7 +355,7 @@ class Tables:
             require_name_free(tx, warehouse, name, "iceberg", replaced=overwrite)
             if (existing := repository.find_entry(tx, warehouse.id, name.levels, name.name)) is not None:
                 require_unprotected(tx, warehouse, name.levels, name.name, properties, "overwrite")
-                repository.delete_entry(tx, existing.id)
+                repository.delete_entry(tx, existing)
             uuid, place = table.table_uuid, document.location
             return create_entry(tx, caller, warehouse, name, "iceberg", uuid, location, metadata_location=place)
 

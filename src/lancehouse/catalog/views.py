@@ -174,7 +174,7 @@ class Views:
         entry = self.get_entry(caller, warehouse, levels, name)
 
         def work(tx: Tx) -> None:
-            if not repository.delete_entry(tx, entry.id):
+            if not repository.delete_entry(tx, entry):
                 raise view_not_found(levels, name)
             before = {"uuid": entry.uuid, "metadata-location": entry.metadata_location}
             record_change(tx, caller, "view.drop", warehouse.name, levels, name, before, None)

@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, delete, literal_column, select, update
 from lancehouse.store.model import DroppedRow, EntryRow
 from lancehouse.store.model import dropped as d
 from lancehouse.store.model import entries as e
-from lancehouse.store.repository import ENTRY
+from lancehouse.store.repository import ENTRY, STILL_THERE, name_values
 from lancehouse.store.statements import (
     FLAG,
     LEVELS,
@@ -24,11 +24,7 @@ from lancehouse.store.statements import (
 
 DROPPED = RowType(d, DroppedRow, levels=LEVELS, purge=FLAG)
 
-LEAVE_NAMESPACE = Statement(
-    update(e)
-    .where(e.c.id == bindparam("entry"), e.c.namespace_id.is_not(None))
-    .values(namespace_id=literal_column("NULL"))
-)
+LEAVE_NAMESPACE = Statement(update(e).where(*STILL_THERE).values(namespace_id=literal_column("NULL")))
 INSERT = Statement(insert_into(d, *DROPPED.names, "path_key"))
 _IN_WAREHOUSE = select(*DROPPED.columns).where(d.c.warehouse_id == bindparam("warehouse"))
 _LAST_FIRST = (d.c.dropped_ms.desc(), d.c.entry_id.desc())
@@ -48,20 +44,21 @@ EXPIRE = Statement(
     .where(d.c.entry_id == bindparam("entry"))
     .values(expires_ms=bindparam("when"), purge=literal_column("TRUE"))
 )
-DELETE = Statement(delete(d).where(d.c.entry_id == bindparam("entry")))
+TAKE_BACK = Statement(delete(d).where(d.c.entry_id == bindparam("entry"), d.c.expires_ms > bindparam("now")))
 DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry"), e.c.namespace_id.is_(None)))
 RELEASE = Statement(
-    delete(e).where(
-        e.c.namespace_id.is_(None),
-        e.c.location_key == bindparam("place"),
-        e.c.id.in_(select(d.c.entry_id).where(d.c.purge.is_(literal_column("FALSE")))),
+    delete(d)
+    .where(
+        d.c.purge.is_(literal_column("FALSE")),
+        d.c.entry_id.in_(select(e.c.id).where(e.c.namespace_id.is_(None), e.c.location_key == bindparam("place"))),
     )
+    .returning(d.c.entry_id)
 )
 
 
-def insert_dropped(tx: Tx, row: DroppedRow) -> bool:
-    """Take an entry out of its namespace; return False if it is in none any more."""
-    if tx.run(LEAVE_NAMESPACE, {"entry": row.entry_id}) != 1:
+def insert_dropped(tx: Tx, row: DroppedRow, entry: EntryRow) -> bool:
+    """Take an entry out of its namespace; return False if it was dropped or renamed meanwhile."""
+    if tx.run(LEAVE_NAMESPACE, name_values(entry)) != 1:
         return False
     tx.run(INSERT, {**DROPPED.values(row), "path_key": index_key(join_levels(row.levels))})
     return True
@@ -88,8 +85,17 @@ def find_dropped_entry(tx: Tx, entry_id: int) -> EntryRow | None:
     return ENTRY.fetch_one(tx, ENTRY_OF, {"entry": entry_id})
 
 
+def take_back(tx: Tx, entry_id: int, now_ms: int) -> bool:
+    """Have a dropped table expire no more; return False if its time is over, or it was restored or deleted.
+
+    Whoever restores it does this first, and whoever purges it sets its time first. Both change the same row, so that
+    one of two that do so at once waits, and then finds what the other has done.
+    """
+    return tx.run(TAKE_BACK, {"entry": entry_id, "now": now_ms}) == 1
+
+
 def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: int) -> bool:
-    """Put a dropped entry into a namespace again; return False if the name is taken there.
+    """Put an entry that was taken back into a namespace again; return False if the name is taken there.
 
     Raises:
         TableNotFoundError: it was restored or deleted meanwhile.
@@ -102,13 +108,12 @@ def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: i
         return False
     if not row_count:
         raise TableNotFoundError(f"Table does not exist: it was restored or deleted before it could become {name}")
-    tx.run(DELETE, {"entry": entry_id})
     return True
 
 
-def expire(tx: Tx, entry_id: int, expires_ms: int) -> None:
-    """Set until when a dropped table can be restored; its files are deleted then."""
-    tx.run(EXPIRE, {"entry": entry_id, "when": expires_ms})
+def expire(tx: Tx, entry_id: int, expires_ms: int) -> bool:
+    """Set until when a dropped table can be restored; its files are deleted then. False: it is none any more."""
+    return tx.run(EXPIRE, {"entry": entry_id, "when": expires_ms}) == 1
 
 
 def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:
@@ -118,4 +123,5 @@ def delete_dropped_entry(tx: Tx, entry_id: int) -> bool:
 
 def release_location(tx: Tx, location_key: str) -> None:
     """Delete dropped entries at a location whose files are to stay, so that a new entry can have the files."""
-    tx.run(RELEASE, {"place": location_key})
+    for row in tx.fetch_all(RELEASE, {"place": location_key}):
+        delete_dropped_entry(tx, row[0])

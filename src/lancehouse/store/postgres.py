@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -188,12 +188,15 @@ class Postgres:
     def close(self) -> None:
         """Wait for transactions in progress, then close all connections.
 
-        A transaction that takes longer than `PATIENCE_S` is not waited for; its connection is closed when it ends.
+        Those that take longer than `PATIENCE_S` are not waited for; their connections are closed when they end.
         """
         self._closed = True
-        acquired = sum(self._capacity.acquire(timeout=PATIENCE_S) for _ in range(CONNECTIONS))
+        acquired, until = 0, monotonic() + PATIENCE_S
+        while acquired < CONNECTIONS and self._capacity.acquire(timeout=max(0.0, until - monotonic())):
+            acquired += 1
         self._drop_idle()
-        self._capacity.release(acquired)
+        if acquired:  # a semaphore refuses to be released 0 times
+            self._capacity.release(acquired)
 
     def connect(self) -> Connection:
         """Return a new connection with durable commits; the caller must close it."""

@@ -194,9 +194,15 @@ ENTRIES_WITH = Statement(OF_KIND.where(e.c.properties.like(bindparam("pattern"),
 INSERT_ENTRY = Statement(
     insert_into(e, *NEW).on_conflict_do_nothing(index_elements=[e.c.namespace_id, e.c.name]).returning(e.c.id)
 )
+STILL_THERE = (
+    e.c.id == bindparam("entry"),
+    e.c.namespace_id == bindparam("old_namespace"),
+    e.c.name == bindparam("old_name"),
+)
+"""Whether an entry still has the name under which it was found; `name_values` has the values."""
 RENAME_ENTRY = Statement(
     update(e)
-    .where(e.c.id == bindparam("entry"))
+    .where(*STILL_THERE)
     .values(namespace_id=bindparam("namespace"), name=bindparam("called"), updated_ms=bindparam("now"))
 )
 PUBLISH_ENTRY = Statement(
@@ -209,7 +215,7 @@ SET_SCHEMA = Statement(
     .where(e.c.id == bindparam("entry"), e.c.revision == bindparam("expected"))
     .values(schema=bindparam("new_schema"))
 )
-DELETE_ENTRY = Statement(delete(e).where(e.c.id == bindparam("entry")))
+DELETE_ENTRY = Statement(delete(e).where(*STILL_THERE))
 OVERLAPPING = Statement(
     select(n.c.path, e.c.name)
     .select_from(e)
@@ -457,13 +463,20 @@ def advance_entry(tx: Tx, id: int, expected_revision: int, *, now_ms: int, **cha
     return tx.run(_advance_statement(frozenset(changes)), values) == 1
 
 
-def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> bool:
+def name_values(entry: EntryRow) -> dict[str, Any]:
+    """Return the values of `STILL_THERE`."""
+    return {"entry": entry.id, "old_namespace": entry.namespace_id, "old_name": entry.name}
+
+
+def rename_entry(tx: Tx, entry: EntryRow, namespace_id: int, name: str, now_ms: int) -> bool:
     """Rename an entry, possibly into another namespace; return False if the name is taken.
 
     Raises:
-        NamespaceNotFoundError, TableNotFoundError: the namespace or the entry has been dropped.
+        NamespaceNotFoundError: the namespace has been dropped.
+        TableNotFoundError: the entry has been dropped, or renamed by somebody else.
     """
-    values = {"entry": id, "namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
+    new = {"namespace": namespace_id, "called": check_indexed("a name", name), "now": now_ms}
+    values = {**name_values(entry), **new}
     try:
         with tx.savepoint():
             row_count = tx.run(RENAME_ENTRY, values)
@@ -472,7 +485,9 @@ def rename_entry(tx: Tx, id: int, namespace_id: int, name: str, now_ms: int) -> 
     except ForeignKeyViolationError:
         raise _namespace_dropped() from None
     if not row_count:
-        raise TableNotFoundError(f"Table does not exist: it was dropped before it could be renamed to {name}")
+        raise TableNotFoundError(
+            f"Table does not exist: it was dropped or renamed before it could be renamed to {name}"
+        )
     return True
 
 
@@ -490,9 +505,9 @@ def set_published(tx: Tx, id: int, version: int) -> bool:
     return tx.run(PUBLISH_ENTRY, {"entry": id, "current": version}) == 1
 
 
-def delete_entry(tx: Tx, id: int) -> bool:
-    """Delete an entry with its snapshots, refs and commits; return False if it no longer exists."""
-    return tx.run(DELETE_ENTRY, {"entry": id}) == 1
+def delete_entry(tx: Tx, entry: EntryRow) -> bool:
+    """Delete an entry with its snapshots, refs and commits; return False if it was dropped or renamed meanwhile."""
+    return tx.run(DELETE_ENTRY, name_values(entry)) == 1
 
 
 def find_overlapping_table(
