@@ -57,6 +57,8 @@ _BLOB_HEADERS = {"x-ms-version": "2021-12-02"}
 _DELETE_ATTEMPTS = 4
 _DELETE_TIMEOUT_S = 30
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_PARENTHESES = re.compile(r"""[()]|'[^']*'?|"[^"]*"?|`[^`]*`?|--[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
+"""Parentheses in SQL, and what may contain some that do not count: texts, quoted names and comments."""
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 
@@ -338,8 +340,18 @@ def enclose_sql(sql: str | None) -> str | None:
 
     Lance parses it as the end of a SELECT and ignores clauses that follow: without parentheses, a delete of the rows
     with `id > 0 LIMIT 1` deletes all of them. The last one is on a line of its own, as the text may end in a comment.
+
+    Raises:
+        InvalidInputError: it closes a parenthesis that it does not open, which would be ours.
     """
-    return None if sql is None else f"({sql}\n)"
+    if sql is None:
+        return None
+    depth = 0
+    for match in _PARENTHESES.finditer(sql):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if depth < 0:
+            raise InvalidInputError(f"{sql} closes a parenthesis that it does not open, at character {match.end()}")
+    return f"({sql}\n)"
 
 
 def require_branch_name(name: str) -> None:

@@ -163,9 +163,12 @@ NULL = re.compile(
 """A null in a column that does not allow it."""
 
 ENCLOSED = re.compile(
-    r"SELECT (1 FROM t WHERE )?\((?P<sql>.*)\n\)( FROM t)? \(sql parser error: (?P<why>.*)\)", re.DOTALL
+    r"SELECT (1 FROM t WHERE )?\((?P<statement>.*)\n\)( FROM t)? \((?P<why>.*)\)"
+    r"|(?P<before>filter expression |Expression is not valid: )\((?P<sql>.*)\n\)",
+    re.DOTALL,
 )
-"""Lance's statement around a condition or an expression that `enclose_sql` put in parentheses, and what is wrong."""
+"""A condition or an expression that `enclose_sql` put in parentheses, with what Lance says of it."""
+_PLACE = re.compile(r" at Line: \d+, Column: \d+")
 
 OWN_KEYS = (
     "the properties `storage.region`, `storage.access_key_id` and `storage.secret_access_key` (or AWS_REGION and so on "
@@ -317,12 +320,14 @@ def clean_message(text: str, options: Mapping[str, str] | None = None) -> str:
 
 def _show_own_sql(match: re.Match[str]) -> str:
     """Return what is wrong with SQL as its user wrote it: the parentheses around it are ours."""
-    sql, why = match["sql"], match["why"]
+    if match["sql"] is not None:
+        return f"{match['before']}{match['sql']}"
+    sql, why = match["statement"], _PLACE.sub("", match["why"])
     if ")" not in sql:
         why = why.replace("found: )", "found: EOF")
     if sql.count("(") == sql.count(")"):
         why = why.replace("Expected: ),", "Expected: EOF,")
-    return f"{sql} (sql parser error: {why})"
+    return f"{sql} ({why})"
 
 
 def _find_hint(message: str, options: Mapping[str, str]) -> str | None:
