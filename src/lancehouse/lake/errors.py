@@ -124,6 +124,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         # Missing or existing objects
         (r"_versions/[^/]+\.manifest was not found|Version not found error", TableVersionNotFoundError),
         (r"Not found: .*/tree/.*/_versions|Ref not found error: Branch", TableBranchNotFoundError),
+        (r"Not found: .*/_refs/tags/\S*%25", UnsupportedOperationError),
         (r"Ref not found error: tag", TableTagNotFoundError),
         (r"Ref conflict error: tag", TableTagAlreadyExistsError),
         (r"Lance index not found", TableIndexNotFoundError),
@@ -187,6 +188,11 @@ HINTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), hint)
     for pattern, hint in (
         (
+            r"Not found: .*/_refs/tags/\S*%25",
+            "Lance cannot list the tags of a table if the name of one is not ASCII: delete that tag, and give its "
+            "version one with another name",
+        ),
+        (
             r"Failed to resolve region for bucket",
             "no storage options say where the bucket is, and perhaps none say who you are: set "
             f"{OWN_KEYS}, or {VENDING}",
@@ -244,7 +250,7 @@ HINTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"status code: 403", FORBIDDEN_HINT),
     )
 )
-"""What to do if a store refuses a request, by patterns of its message; the first that matches counts."""
+"""What to do about a refusal, of a store above all, by patterns of its message; the first that matches counts."""
 
 HEAD, TAIL = 2_000, 1_000
 """Characters at the start and at the end of a message that are searched and shown.
