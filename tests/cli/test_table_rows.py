@@ -51,6 +51,8 @@ def test_preview(place: ConfiguredCatalog) -> None:
         ),
         ("nothing > 1", "there is no column nothing; the table has id, text, vector, price\n"),
         ("id >", "the filter is no condition in SQL: Expected: an expression, found: EOF\n"),
+        ("id > 0 LIMIT 1", "the filter is no condition in SQL: Expected: EOF, found: LIMIT\n"),
+        ("id > 0)", "id > 0) closes a parenthesis that it does not open, at character 7\n"),
         ("id = 'x'", 'the value "x" does not fit a column of type Int64\n'),
         (
             "price < 0.07",

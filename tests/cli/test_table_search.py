@@ -81,6 +81,7 @@ def test_by_words(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         (["--vector", "1,2,3,4", "--on", "text"], 1, "column text holds string, no vectors"),
         (["--vector", "1,2,3,4", "--on", "nothing"], 1, "has no column nothing"),
         (["--like", "id = 99"], 1, "no row with a vector in vector is like that: id = 99"),
+        (["--like", "id = 1) OR (true"], 1, "id = 1) OR (true closes a parenthesis that it does not open"),
         (["--like", "nothing = 99"], 1, "there is no column nothing"),
         (["--vector", "1,2,3,4", "-k", "0"], 2, "0 is not in the range"),
         (["--text", "x", "--nprobes", "1"], 2, "--nprobes goes with --vector and --like"),

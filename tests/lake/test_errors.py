@@ -116,6 +116,7 @@ FACTS: list[tuple[str, Callable[[Dataset], object], type[LanceNamespaceError]]] 
     ("no tag, delete", lambda d: d.tags.delete("none"), TableTagNotFoundError),
     ("no tag, update", lambda d: d.tags.update("none", 1), TableTagNotFoundError),
     ("tag there", lambda d: d.tags.create("old", 1), TableTagAlreadyExistsError),
+    ("tag that is not ASCII", lambda d: d.tags.create("ä", 1) or d.tags.list(), UnsupportedOperationError),
     ("tag's name", lambda d: d.tags.create("a b", 1), InvalidInputError),
     ("no branch", lambda d: d.checkout_version(("none", None)), TableBranchNotFoundError),
     ("no branch, delete", lambda d: d.branches.delete("none"), TableBranchNotFoundError),

@@ -17,7 +17,7 @@ from lance_namespace.errors import (
 )
 
 from lancehouse.lake import history
-from lancehouse.lake.dataset import TableRef, from_snapshot_id, snapshot_id
+from lancehouse.lake.dataset import TableRef, VersionSelector, from_snapshot_id, snapshot_id
 from lancehouse.lake.history import History, extend_history, is_consistent, read_history
 from lancehouse.lake.version_records import read_refs
 from lancehouse.lake.versions import list_manifests, list_tags
@@ -171,8 +171,10 @@ def test_cleaned_up_versions_are_gone(location: str) -> None:
     assert [version.version for version in read_known_history(location, known).versions] == [2, 4]
 
 
-def test_tags_that_pylance_cannot_list(location: str) -> None:
+@pytest.mark.parametrize("folder", ["t", "a/tree/b c ä/t"])
+def test_tags_that_pylance_cannot_list(tmp_path: Path, folder: str) -> None:
     """One such tag must not make a table unreadable, nor the others of its namespace unlisted."""
+    location = str(tmp_path / folder)
     append(location)
     append(location).tags.create("ok", 2)
     lance.dataset(location).tags.create("geprüft", 1)
@@ -184,6 +186,9 @@ def test_tags_that_pylance_cannot_list(location: str) -> None:
     refs = read_refs(TableRef(location))
     assert refs.tags == {"ok": (None, 2), "geprüft": (None, 1), "größer": ("b", version)}
     assert list_tags(TableRef(location)) == refs.tags
+    for name, (branch, version) in refs.tags.items():
+        address, dataset = VersionSelector(tag=name).open(TableRef(location))
+        assert (address.branch, address.version, dataset.version) == (branch, version, version)
 
 
 def test_tags_and_branches(location: str) -> None:

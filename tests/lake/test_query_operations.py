@@ -203,6 +203,8 @@ def test_a_branch(ours: FolderNamespace, table: list[str]) -> None:
         ({"columns": {"column_names": ["zz"]}}, TableColumnNotFoundError),
         ({"filter": "zz = 1"}, TableColumnNotFoundError),
         ({"filter": "id ==== 1"}, InvalidInputError),
+        ({"filter": "id > 1 LIMIT 1"}, InvalidInputError),
+        (nearest(filter="id > 1) LIMIT 1 --"), InvalidInputError),
         (nearest(vector_column="zz"), TableColumnNotFoundError),
         (nearest(vector_column="id"), InvalidInputError),
         (nearest(vector={"single_vector": [1.0]}), InvalidInputError),

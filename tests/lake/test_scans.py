@@ -128,7 +128,15 @@ def test_long_rows_come_in_small_batches(tmp_path: Path, dtype: pa.DataType, row
             InvalidInputError,
             "statement: id > 1 LIMIT 1 .sql parser error: Expected: EOF",
         ),
-        (Scan(filter="id = 'x'"), InvalidInputError, "x"),
+        (
+            Scan(filter="id > 1) LIMIT 1 --"),
+            InvalidInputError,
+            r"id > 1\) LIMIT 1 -- closes a parenthesis that it does",
+        ),
+        (Scan(filter="id > 1) OR (id = 0"), InvalidInputError, "closes a parenthesis that it does not open"),
+        (Scan(filter="id > 1)"), InvalidInputError, "closes a parenthesis that it does not open"),
+        (Scan(filter="s = 'a"), InvalidInputError, "statement: s = 'a .Unterminated string literal.$"),
+        (Scan(filter="id = 'x'"), InvalidInputError, "filter expression id = 'x': .*\"x\""),
         (Scan(("id", "id")), InvalidInputError, "id"),
         (Scan(limit=-1), InvalidInputError, "limit -1"),
     ],
@@ -203,3 +211,11 @@ def test_each_version_is_read_by_the_time_that_its_history_tells(tmp_path: Path)
         newest = max(each.version for each in known.versions if each.timestamp_ms == made.timestamp_ms)
         for moment in (told, told.isoformat(), told.astimezone().replace(tzinfo=None)):
             assert VersionSelector(as_of=moment).open(table)[0].version == newest, (made, moment)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["'x' <> ')'", "'x' <> 'it''s )' -- )", "'x' <> ')' /* ) */", "`id` > 1 -- it's )", "((id > 0)) OR (id = 0)"],
+)
+def test_a_parenthesis_in_a_text_or_a_comment_closes_nothing(table: TableRef, condition: str) -> None:
+    Scan(filter=condition).schema(table, table.open())

@@ -42,8 +42,10 @@ with_where = click.option("--where", metavar="SQL", help="Only rows that match, 
 @click.pass_obj
 def count(app: CliContext, table: Levels, where: str | None, at: dict[str, Any], client: Client) -> None:
     """Count the rows of the table ID."""
+    from lancehouse.lake.dataset import enclose_sql
+
     with client.open_table(table, **at) as (_, dataset), translate_filter_errors(where):
-        rows, version = dataset.count_rows(where), dataset.version
+        rows, version = dataset.count_rows(enclose_sql(where)), dataset.version
     app.output.record({"table": client.format_id(table), "version": version, "rows": rows})
 
 
@@ -69,11 +71,13 @@ def preview(
     For people, long text, vectors and bytes are cut short, and columns that do not fit are left out; with --output
     json they are whole, bytes in Base64. Blobs are not read.
     """
+    from lancehouse.lake.dataset import enclose_sql
+
     with client.open_table(table, **at) as (ref, dataset):
         names = resolve_columns(ref, dataset.schema, columns)
         with translate_filter_errors(where):
             rows = dataset.scanner(
-                columns=names, filter=where, limit=limit, scan_in_order=True, blob_handling=BLOBS
+                columns=names, filter=enclose_sql(where), limit=limit, scan_in_order=True, blob_handling=BLOBS
             ).to_table()
         fields, version = [dataset.schema.field(name) for name in names], dataset.version
     summary = {"table": client.format_id(table), "version": version, "count": rows.num_rows}
@@ -213,7 +217,9 @@ class SearchOptions:
     def _vector_of_row(self, table: TableRef, dataset: LanceDataset, column: str) -> tuple[float, ...]:
         from lance_namespace.errors import InvalidInputError
 
-        like = f"({self.like}) AND {_quote_column(column)} IS NOT NULL"
+        from lancehouse.lake.dataset import enclose_sql
+
+        like = f"{enclose_sql(self.like)} AND {_quote_column(column)} IS NOT NULL"
         rows = dataset.scanner(columns=[column], filter=like, limit=1, scan_in_order=True).to_table()
         if not rows.num_rows:
             raise InvalidInputError(f"{table}: no row with a vector in {column} is like that: {self.like}")
@@ -222,6 +228,8 @@ class SearchOptions:
     def _search_by_text(self, table: TableRef, dataset: LanceDataset, names: Sequence[str]) -> pa.Table:
         from lance_namespace.errors import InvalidInputError
 
+        from lancehouse.lake.dataset import enclose_sql
+
         indexed = [index for index in dataset.describe_indices() if index.index_type == "Inverted"]
         if not any(self.on is None or self.on in index.field_names for index in indexed):
             error = InvalidInputError(f"{table} has no full-text index{f' of {self.on}' * bool(self.on)}")
@@ -229,7 +237,7 @@ class SearchOptions:
             raise error
         query = {"query": self.words, "columns": [self.on] if self.on else None}
         rows: pa.Table = dataset.scanner(
-            columns=[*names, SCORE], full_text_query=query, filter=self.where, prefilter=True, limit=self.k
+            columns=[*names, SCORE], full_text_query=query, filter=enclose_sql(self.where), prefilter=True, limit=self.k
         ).to_table()
         return rows
 

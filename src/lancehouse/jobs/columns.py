@@ -568,9 +568,9 @@ def _compute_sql(dataset: lance.LanceDataset, fragment: int, adding: ColumnsToAd
 def _scanner(
     dataset: lance.LanceDataset, expressions: Mapping[str, str], fragments: list[lance.LanceFragment] | None = None
 ) -> lance.LanceScanner:
-
+    columns = {name: enclose_sql(expression) for name, expression in expressions.items()}
     # With the row id, because Lance refuses to scan expressions of which none names a column.
-    return dataset.scanner(columns=dict(expressions), with_row_id=True, fragments=fragments, scan_in_order=True)
+    return dataset.scanner(columns=columns, with_row_id=True, fragments=fragments, scan_in_order=True)
 
 
 def _drop_row_id(schema: pa.Schema) -> pa.Schema:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from http import HTTPStatus
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Any, Protocol, Self, overload, runtime_checkable
 from urllib.error import HTTPError
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 from urllib.request import Request, urlopen
 from zlib import crc32
 
@@ -56,7 +59,13 @@ _BRANCH = re.compile(r"[\w.-]+(/[\w.-]+)*")
 _BLOB_HEADERS = {"x-ms-version": "2021-12-02"}
 _DELETE_ATTEMPTS = 4
 _DELETE_TIMEOUT_S = 30
+_TAGS = "_refs/tags"
+"""Folder of the tags below a table's location."""
+_ENCODED_TWICE = re.compile(r"Not found: .*/_refs/tags/\S*%25")
+"""Error of pylance for a tag whose name is not ASCII."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_PARENTHESES = re.compile(r"""[()]|'[^']*'?|"[^"]*"?|`[^`]*`?|--[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
+"""Parentheses in SQL, and what may contain some that do not count: texts, quoted names and comments."""
 _UNKNOWN = re.compile(r"Commit result for version (\d+) is unknown")
 
 
@@ -198,7 +207,7 @@ class VersionSelector:
         """
         if self.tag is not None:
             with replace(table, tag=self.tag).dataset() as dataset:
-                tagged = dataset.tags.list()[self.tag]
+                tagged = read_tags(dataset)[self.tag]
                 return replace(table, version=tagged["version"], branch=tagged.get("branch")), dataset
         if self.as_of is None:
             try:
@@ -338,8 +347,18 @@ def enclose_sql(sql: str | None) -> str | None:
 
     Lance parses it as the end of a SELECT and ignores clauses that follow: without parentheses, a delete of the rows
     with `id > 0 LIMIT 1` deletes all of them. The last one is on a line of its own, as the text may end in a comment.
+
+    Raises:
+        InvalidInputError: it closes a parenthesis that it does not open, which would be ours.
     """
-    return None if sql is None else f"({sql}\n)"
+    if sql is None:
+        return None
+    depth = 0
+    for match in _PARENTHESES.finditer(sql):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if depth < 0:
+            raise InvalidInputError(f"{sql} closes a parenthesis that it does not open, at character {match.end()}")
+    return f"({sql}\n)"
 
 
 def require_branch_name(name: str) -> None:
@@ -365,6 +384,31 @@ def require_below(location: str, file: str) -> None:
 def open_files(location: str, options: StorageOptions | None) -> LanceFileSession:
     """Open the files below a location."""
     return LanceFileSession(location, storage_options=dict(options or {}) or None)
+
+
+def read_tags(dataset: lance.LanceDataset) -> Mapping[str, Any]:
+    """Return what `dataset.tags.list()` should: pylance 14 creates tags with any letters, but cannot list them.
+
+    While it lists, it encodes the name of a file a second time: `ä` is not found, and the other tags are not returned.
+    """
+    try:
+        tags: Mapping[str, Any] = dataset.tags.list()
+    except (OSError, ValueError) as error:
+        if not _ENCODED_TWICE.search(str(error)):
+            raise
+        return _read_tag_files(open_files(dataset.uri, dataset.initial_storage_options))
+    return tags
+
+
+def _read_tag_files(files: LanceFileSession) -> Mapping[str, Any]:
+    tags: dict[str, Any] = {}
+    for path in files.list_with_delimiter(_TAGS).objects:
+        name = unquote(path.rpartition("/")[2]).removesuffix(".json")
+        with TemporaryDirectory() as folder:
+            files.download_file(f"{_TAGS}/{name}.json", f"{folder}/tag.json")
+            tag = json.loads(Path(folder, "tag.json").read_bytes())
+        tags[name] = {"branch": tag.get("branch"), "version": tag["version"], "manifest_size": tag.get("manifestSize")}
+    return tags
 
 
 def delete_file(location: str, options: dict[str, str], file: str) -> None:

@@ -124,6 +124,7 @@ BY_TEXT: tuple[tuple[re.Pattern[str], Kind], ...] = tuple(
         # Missing or existing objects
         (r"_versions/[^/]+\.manifest was not found|Version not found error", TableVersionNotFoundError),
         (r"Not found: .*/tree/.*/_versions|Ref not found error: Branch", TableBranchNotFoundError),
+        (r"Not found: .*/_refs/tags/\S*%25", UnsupportedOperationError),
         (r"Ref not found error: tag", TableTagNotFoundError),
         (r"Ref conflict error: tag", TableTagAlreadyExistsError),
         (r"Lance index not found", TableIndexNotFoundError),
@@ -163,9 +164,12 @@ NULL = re.compile(
 """A null in a column that does not allow it."""
 
 ENCLOSED = re.compile(
-    r"SELECT (1 FROM t WHERE )?\((?P<sql>.*)\n\)( FROM t)? \(sql parser error: (?P<why>.*)\)", re.DOTALL
+    r"SELECT (1 FROM t WHERE )?\((?P<statement>.*)\n\)( FROM t)? \((?P<why>.*)\)"
+    r"|(?P<before>filter expression |Expression is not valid: )\((?P<sql>.*)\n\)",
+    re.DOTALL,
 )
-"""Lance's statement around a condition or an expression that `enclose_sql` put in parentheses, and what is wrong."""
+"""A condition or an expression that `enclose_sql` put in parentheses, with what Lance says of it."""
+_PLACE = re.compile(r" at Line: \d+, Column: \d+")
 
 OWN_KEYS = (
     "the properties `storage.region`, `storage.access_key_id` and `storage.secret_access_key` (or AWS_REGION and so on "
@@ -183,6 +187,11 @@ READ_ONLY_HINT = (
 HINTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), hint)
     for pattern, hint in (
+        (
+            r"Not found: .*/_refs/tags/\S*%25",
+            "Lance cannot list the tags of a table if the name of one is not ASCII: delete that tag, and give its "
+            "version one with another name",
+        ),
         (
             r"Failed to resolve region for bucket",
             "no storage options say where the bucket is, and perhaps none say who you are: set "
@@ -241,7 +250,7 @@ HINTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"status code: 403", FORBIDDEN_HINT),
     )
 )
-"""What to do if a store refuses a request, by patterns of its message; the first that matches counts."""
+"""What to do about a refusal, of a store above all, by patterns of its message; the first that matches counts."""
 
 HEAD, TAIL = 2_000, 1_000
 """Characters at the start and at the end of a message that are searched and shown.
@@ -317,12 +326,14 @@ def clean_message(text: str, options: Mapping[str, str] | None = None) -> str:
 
 def _show_own_sql(match: re.Match[str]) -> str:
     """Return what is wrong with SQL as its user wrote it: the parentheses around it are ours."""
-    sql, why = match["sql"], match["why"]
+    if match["sql"] is not None:
+        return f"{match['before']}{match['sql']}"
+    sql, why = match["statement"], _PLACE.sub("", match["why"])
     if ")" not in sql:
         why = why.replace("found: )", "found: EOF")
     if sql.count("(") == sql.count(")"):
         why = why.replace("Expected: ),", "Expected: EOF,")
-    return f"{sql} (sql parser error: {why})"
+    return f"{sql} ({why})"
 
 
 def _find_hint(message: str, options: Mapping[str, str]) -> str | None:

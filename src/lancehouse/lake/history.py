@@ -23,14 +23,13 @@ from lance_namespace.errors import (
 
 from lancehouse import tracing
 from lancehouse.lake.confinement import require_no_link
-from lancehouse.lake.dataset import MAIN, TableRef, snapshot_id, to_millis
+from lancehouse.lake.dataset import MAIN, TableRef, read_tags, snapshot_id, to_millis
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.versions import (
     find_manifest,
     find_recorded_transaction,
     list_manifests,
     operation_name,
-    read_tags,
 )
 from lancehouse.locations import local_folder
 from lancehouse.schema.iceberg import Json, last_column_id, to_iceberg

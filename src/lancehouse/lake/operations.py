@@ -76,10 +76,10 @@ from pydantic import BaseModel, ValidationError
 
 from lancehouse.lake.chunked_scan import batch_rows
 from lancehouse.lake.confinement import Confinement
-from lancehouse.lake.dataset import MAIN, TableRef
+from lancehouse.lake.dataset import MAIN, TableRef, read_tags
 from lancehouse.lake.query_operations import QueryOperations
 from lancehouse.lake.row_operations import RowOperations
-from lancehouse.lake.versions import VersionOperations, read_tags, transaction_id
+from lancehouse.lake.versions import VersionOperations, transaction_id
 from lancehouse.paging import paginate
 from lancehouse.schema.jsonarrow import type_from_jsonarrow
 

@@ -28,7 +28,7 @@ from lance_namespace_urllib3_client.models.phrase_query import PhraseQuery
 from lance_namespace_urllib3_client.models.query_table_request_full_text_query import QueryTableRequestFullTextQuery
 
 from lancehouse.lake import chunked_scan
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, enclose_sql
 from lancehouse.schema.definitions import shown_columns
 
 Searchable = Callable[[], list[str]]
@@ -305,7 +305,7 @@ def _read_batches(
     if _nearest_options(dataset, query) is not None or query.full_text_query is not None:
         results: Iterator[pa.RecordBatch] = query_scanner.to_batches()
         return results
-    limits = chunked_scan.PlainScan(query.filter, query.k or None, query.offset or 0)
+    limits = chunked_scan.PlainScan(enclose_sql(query.filter), query.k or None, query.offset or 0)
     columns = {"columns": _columns(dataset.schema, query), "with_row_id": query.with_row_id}
     ahead = {"io_buffer_size": chunked_scan.READ_AHEAD, "batch_readahead": BATCHES_AHEAD}
     return chunked_scan.read_batches(dataset, limits, {**columns, **ahead})
@@ -319,7 +319,7 @@ def create_scanner(dataset: lance.LanceDataset, query: Query, default_texts: Seq
         raise InvalidInputError("offset has no meaning for several query vectors")
     return dataset.scanner(
         columns=_columns(dataset.schema, query, [DISTANCE] * (nearest is not None)),
-        filter=query.filter,
+        filter=enclose_sql(query.filter),
         prefilter=bool(query.prefilter),
         limit=None if nearest else query.k or None,
         offset=query.offset or None,

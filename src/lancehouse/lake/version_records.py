@@ -14,10 +14,10 @@ from lance_namespace.errors import TableVersionNotFoundError
 
 from lancehouse.lake.column_states import ComputedColumn, describe_columns
 from lancehouse.lake.commits import MESSAGE
-from lancehouse.lake.dataset import MAIN, TableRef, to_millis
+from lancehouse.lake.dataset import MAIN, TableRef, read_tags, to_millis
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.recall_notes import changes_notes
-from lancehouse.lake.versions import find_recorded_transaction, operation_name, read_tags
+from lancehouse.lake.versions import find_recorded_transaction, operation_name
 from lancehouse.schema.definitions import COMPUTED, VIEW, definitions
 
 READERS = 8

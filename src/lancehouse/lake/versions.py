@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import lance
-from lance.file import LanceFileSession
 from lance_namespace import (
     BatchDeleteTableVersionsRequest,
     BatchDeleteTableVersionsResponse,
@@ -39,16 +33,13 @@ from lancehouse.lake.dataset import (
     manifest_folder,
     open_files,
     parse_version,
+    read_tags,
     to_millis,
 )
 from lancehouse.lake.errors import translate_errors
 from lancehouse.locations import local_folder
 from lancehouse.paging import paginate
 
-TAGS = "_refs/tags"
-"""Folder of the tags below a table's location."""
-_ENCODED_TWICE = re.compile(r"Not found: \S*/_refs/tags/\S*%25")
-"""Error of pylance for a tag whose name is not ASCII."""
 OTHER = "Other"
 """Operation of a version for which pylance has no class, such as Lance's reservation of fragment ids."""
 
@@ -190,31 +181,6 @@ def list_tags(table: TableRef) -> dict[str, tuple[str | None, int]]:
     """Return the branch (None for the main one) and the version of each tag."""
     with table.dataset() as dataset:
         return {name: (tag["branch"], tag["version"]) for name, tag in read_tags(dataset).items()}
-
-
-def read_tags(dataset: lance.LanceDataset) -> Mapping[str, Any]:
-    """Return what `dataset.tags.list()` should: pylance 14 creates tags with any letters, but cannot list them.
-
-    While it lists, it encodes the name of a file a second time: `ä` is not found, and the other tags are not returned.
-    """
-    try:
-        tags: Mapping[str, Any] = dataset.tags.list()
-    except (OSError, ValueError) as error:
-        if not _ENCODED_TWICE.search(str(error)):
-            raise
-        return _read_tag_files(open_files(dataset.uri.partition("/tree/")[0], dataset.initial_storage_options))
-    return tags
-
-
-def _read_tag_files(files: LanceFileSession) -> Mapping[str, Any]:
-    tags: dict[str, Any] = {}
-    for path in files.list_with_delimiter(TAGS).objects:
-        name = unquote(path.rpartition("/")[2]).removesuffix(".json")
-        with TemporaryDirectory() as folder:
-            files.download_file(f"{TAGS}/{name}.json", f"{folder}/tag.json")
-            tag = json.loads(Path(folder, "tag.json").read_bytes())
-        tags[name] = {"branch": tag.get("branch"), "version": tag["version"], "manifest_size": tag.get("manifestSize")}
-    return tags
 
 
 def list_branches(table: TableRef) -> list[str]:

@@ -16,7 +16,7 @@ from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError
 from lancehouse.caches import BoundedCache
 from lancehouse.lake.blobs import ROW_ADDRESS, BlobReader
 from lancehouse.lake.chunked_scan import count_rows
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, enclose_sql
 from lancehouse.lake.vector_search import SearchEffort, has_vector_index
 from lancehouse.schema.definitions import shown_columns
 from lancehouse.schema.display import WHOLE, Cell, format_cell, format_cells, format_type, is_vector, value_kind
@@ -58,7 +58,7 @@ def read_page(
         names = choose_columns(table, dataset.schema, columns)
         scanner = dataset.scanner(
             columns=names,
-            filter=filter or None,
+            filter=enclose_sql(filter or None),
             limit=limit + 1,
             offset=offset or None,
             scan_in_order=True,
