@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,11 +59,20 @@ class Connection:
 
 
 def _check_implementation(impl: str) -> None:
-    """Raise if a name is neither an alias nor the path of a class."""
+    """Raise if a name is neither an alias nor the path of a class that implements `LanceNamespace`."""
     names = sorted({*lance_namespace.NATIVE_IMPLS, *lance_namespace._REGISTERED_IMPLS})
-    if impl not in names and "." not in impl:
+    if impl in names:
+        return
+    module, _, name = impl.rpartition(".")
+    if not module:
         hint = suggest(impl, names, f"expected one of {', '.join(names)}, or the full path of a class")
         raise InvalidInputError(f"unknown implementation {impl!r}: {hint}")
+    try:
+        implementation = getattr(importlib.import_module(module), name)
+    except Exception as error:  # any that the module raises
+        raise InvalidInputError(f"unknown implementation {impl!r}: {error}") from error
+    if not (isinstance(implementation, type) and issubclass(implementation, LanceNamespace)):
+        raise InvalidInputError(f"unknown implementation {impl!r}: this is not a class that implements LanceNamespace")
 
 
 def parse_property(text: str) -> tuple[str, str]:

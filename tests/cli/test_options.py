@@ -98,7 +98,24 @@ def test_the_parent_is_put_in_front(file: str) -> None:
             1,
             f"'xyz': expected one of {', '.join(sorted(['dir', 'rest', *CATALOGS]))}, or the full path of a class",
         ),
-        (["table", "list", "--impl", "nowhere.Namespace"], 1, "Error: No module named 'nowhere'"),
+        (
+            ["table", "list", "--impl", "nowhere.Namespace"],
+            1,
+            "Error: unknown implementation 'nowhere.Namespace': No module named 'nowhere'",
+        ),
+        (
+            ["table", "list", "--impl", "lancehouse.Nothing"],
+            1,
+            "Error: unknown implementation 'lancehouse.Nothing': module 'lancehouse' has no attribute 'Nothing'",
+        ),
+        *(
+            (
+                ["table", "list", "--impl", path],
+                1,
+                f"Error: unknown implementation '{path}': this is not a class that implements LanceNamespace",
+            )
+            for path in ("os.path.join", "os.PathLike", "lancehouse.errors")
+        ),
     ],
 )
 def test_wrong_words(words: list[str], status: int, said: str, file: str) -> None:
