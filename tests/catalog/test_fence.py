@@ -39,6 +39,12 @@ FILE = EpochFile(OURS, 3, "22", 40, 1_700_000_000_000, "host:1")
         (ROW, replace(FILE, token="11"), None),  # died before the file was written, or wrote late
         (ROW, replace(FILE, token="33"), "a server works on another copy"),
         (ROW, replace(FILE, token="33", position=60), "ends with change 50, and change 60 was seen at 2023-11-14"),
+        (
+            replace(ROW, position=60),
+            replace(FILE, token="33", position=60),
+            "a server works on",
+        ),  # the audit was pruned
+        (replace(ROW, position=59), replace(FILE, token="33", position=60), "ends with change 59, and change 60"),
         (replace(ROW, state="fenced", reason="so"), FILE, None),  # the right backup was restored
         (ROW, replace(FILE, epoch=4), "another copy of this database adopted it"),
         (ROW, replace(FILE, epoch=4, token="33"), "another copy of this database adopted it"),

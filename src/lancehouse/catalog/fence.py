@@ -114,13 +114,13 @@ FoundFile = EpochFile | str | None
 """The file in a warehouse; why it is not one of ours; or None if there is none."""
 
 
-def find_conflict(row: FenceRow, file: FoundFile, position: int) -> str | None:
+def find_conflict(row: FenceRow, file: FoundFile, last_change: int) -> str | None:
     """Return why a warehouse is not this database's to change; None if it is.
 
     Args:
         row: what the database knows.
         file: the file in the warehouse.
-        position: the id of the last change in the database.
+        last_change: the id of the last change in the database.
     """
     if file is None:
         # A new warehouse, or the file was deleted, which is no evidence against the reason for which it was fenced.
@@ -134,6 +134,7 @@ def find_conflict(row: FenceRow, file: FoundFile, position: int) -> str | None:
         return f"another copy of this database adopted it, last seen {sighting}"
     if file.epoch < row.epoch or file.token in row.tokens:
         return None
+    position = max(last_change, row.position)  # the last change itself is gone if the audit was pruned
     if file.position > position:
         return (
             f"the database is older than the warehouse: it ends with change {position}, and change {file.position} "
@@ -284,9 +285,8 @@ class Fence:
             return row
         if row.state == "fenced" and not was_fenced:
             return row  # fenced while this process read the file, which may have been the one before
-        # The last change itself is gone if the audit was pruned.
-        now, position = read_clock(tx), max(fences.find_last_change(tx), row.position)
-        conflict = find_conflict(row, file, position)
+        now, last_change = read_clock(tx), fences.find_last_change(tx)
+        conflict = find_conflict(row, file, last_change)
         if conflict is not None:
             # The first reason stays: what the other server has written since would only change its times.
             return row if row.state == "fenced" else replace(row, state="fenced", reason=conflict)
@@ -300,7 +300,7 @@ class Fence:
         return replace(
             row,
             tokens=(*tokens[1 - MOST_TOKENS :], token),
-            position=position,
+            position=max(last_change, row.position),
             holder=self._lease,
             leased_until_ms=now + int(self._interval_s * LEASES * 1000),
         )

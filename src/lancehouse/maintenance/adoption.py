@@ -97,9 +97,9 @@ class Adoption:
             ServiceUnavailableError: its storage cannot be read.
         """
         database, epoch_file = self._catalog.database, read_epoch_file(warehouse)
-        row, position = database.read(lambda tx: (fences.find_fence(tx, warehouse.id), fences.find_last_change(tx)))
+        row, last_change = database.read(lambda tx: (fences.find_fence(tx, warehouse.id), fences.find_last_change(tx)))
         fence = row or FenceRow(warehouse.id, "", 0, (), 0, "open", "", None, "", 0)
-        conflict = fence.reason if fence.state == "adopting" else find_conflict(fence, epoch_file, position)
+        conflict = fence.reason if fence.state == "adopting" else find_conflict(fence, epoch_file, last_change)
         names = [
             (*levels, name)
             for kind in KINDS
