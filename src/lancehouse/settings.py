@@ -41,6 +41,17 @@ def default_db() -> str:
     return f"sqlite:///{data_folder() / 'catalog.db'}"
 
 
+def is_http_url(text: str) -> bool:
+    """Return whether a text is a URL with http or https, with a host and a port that can be."""
+    try:
+        parts = urlsplit(text)
+        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # also of `port`, and of names that no host has
+        return False
+    return is_complete and text.isprintable() and " " not in text
+
+
 def _parse_text(value: str) -> str:
     if not value.strip():
         raise ValueError("must not be empty")

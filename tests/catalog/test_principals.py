@@ -306,8 +306,8 @@ def test_members_have_the_grants_of_their_groups(principals: Principals) -> None
     principals.create("bob")
     principals.create_group("team", [READ])
     principals.create_group("other", [Grant(Role.ADMIN)])
-    principals.add_members("team", ["ada", "bob"])
-    principals.add_members("team", ["ada"])
+    principals.change_members("team", add=["ada", "bob"])
+    principals.change_members("team", add=["ada"])
     ada, bob = principals.find("ada"), principals.find("bob")
     assert ada
     assert bob
@@ -323,7 +323,7 @@ def test_members_have_the_grants_of_their_groups(principals: Principals) -> None
     assert principals.authenticate_token(token)[0].identity.grants == (READ,)
     principals.grant("team", Grant(Role.WRITER, "w"))
     assert principals.authenticate_token(token)[0].identity.grants == (Grant(Role.WRITER, "w"),)
-    principals.remove_members("team", ["bob"])
+    principals.change_members("team", remove=["bob"])
     assert principals.authenticate_token(token)[0].identity.grants == ()
     principals.delete_group("team")
     ada = principals.find("ada")
@@ -344,10 +344,10 @@ def test_nobody_can_act_as_a_group(principals: Principals) -> None:
         (lambda: principals.delete("team"), "no principal called 'team'"),
         (lambda: principals.create("team", external=True), "principal or group called 'team' already"),
         (lambda: principals.create_group("ada"), "principal or group called 'ada' already"),
-        (lambda: principals.add_members("team", ["inner"]), "groups are not nested"),
-        (lambda: principals.add_members("team", ["ada", "nobody"]), "no principal called 'nobody'"),
-        (lambda: principals.add_members("ada", ["ada"]), "no group called 'ada'"),
-        (lambda: principals.remove_members("team", ["ada"]), "ada is not in group team"),
+        (lambda: principals.change_members("team", add=["inner"]), "groups are not nested"),
+        (lambda: principals.change_members("team", add=["ada", "nobody"]), "no principal called 'nobody'"),
+        (lambda: principals.change_members("ada", add=["ada"]), "no group called 'ada'"),
+        (lambda: principals.change_members("team", remove=["ada"]), "ada is not in group team"),
         (lambda: principals.create_group("anonymous"), "cannot be a group's name"),
     ]
     for mistake, words in mistakes:
@@ -393,7 +393,7 @@ def test_who_can_use_a_table(principals: Principals, database: Database) -> None
     principals.create("bob")
     principals.create_group("team", [Grant(Role.READER, "w", ("a", "b"))])
     principals.create_group("of issuer", [Grant(Role.READER, "w")])
-    principals.add_members("team", ["bob", "ada"])
+    principals.change_members("team", add=["bob", "ada"])
     found = [
         (each.principal, each.grant.role, each.group, each.grant.levels) for each in principals.who_can("w", ("a", "b"))
     ]

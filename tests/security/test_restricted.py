@@ -80,8 +80,8 @@ def part(house: ServerWithPrincipals) -> ServerWithPrincipals:
         principals.create_group(name, [grant(where, masks)])
     for name in ("g", "w"):
         principals.create(name)
-        principals.add_members("g1", [name])
-    principals.add_members("g2", ["g"])
+        principals.change_members("g1", add=[name])
+    principals.change_members("g2", add=["g"])
     principals.grant("w", Grant(Role.READER, "main", (NAMESPACE,)))
     for name in ("r", "m", "g", "w"):
         house.tokens[name] = principals.create_token(name, "test")

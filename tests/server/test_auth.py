@@ -288,12 +288,12 @@ def test_a_revocation_works_within_two_seconds_on_every_server(world: AuthSetup)
     """Two servers with the settings that `lancehouse serve` has, each on a connection of its own."""
     world.principals.create_group("team", [READ])
     world.principals.create("bob")
-    world.principals.add_members("team", ["bob"])
+    world.principals.change_members("team", add=["bob"])
     token = bearer(world.principals.create_token("bob", "ci"))
     databases = [Database(world.url) for _ in range(2)]
     servers = [Authenticator(Principals(database), required=True) for database in databases]
     assert [server.identify(token).grants for server in servers] == [(READ,), (READ,)]
-    world.principals.remove_members("team", ["bob"])
+    world.principals.change_members("team", remove=["bob"])
     time.sleep(2)
     assert [from_memory_or_database(server, token).grants for server in servers] == [(), ()]
     world.principals.delete("bob")

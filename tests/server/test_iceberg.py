@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import orjson
 import pytest
 import yaml
 from pyiceberg.catalog import load_catalog
@@ -213,6 +214,22 @@ def test_a_large_answer_is_compressed_for_who_takes_it(client: ServerClient, nam
         assert len(packed.body) < len(plain.body) / 5
         assert gzip.decompress(packed.body) == plain.body
     assert "content-encoding" not in client.iceberg("GET", path, headers={"Accept-Encoding": "gzip;q=0"}).headers
+
+
+def test_staged_tables_share_no_compressed_answer(client: ServerClient, namespace: str) -> None:
+    """They have no metadata file by which they could be told apart, and are of one size here."""
+    path = f"main/namespaces/{namespace}/tables"
+    body = {"schema": SCHEMA, "stage-create": True, "properties": {f"key-{number}": "x" * 100 for number in range(400)}}
+    answers = [
+        client.iceberg("POST", path, {"name": name, **body}, headers={"Accept-Encoding": "gzip"})
+        for name in ("t1", "t2")
+    ]
+    assert [answer.headers["content-encoding"] for answer in answers] == ["gzip", "gzip"]
+    found = [orjson.loads(gzip.decompress(answer.body))["metadata"] for answer in answers]
+    assert "/t1" in found[0]["location"]
+    assert "/t2" in found[1]["location"]
+    assert found[0]["table-uuid"] != found[1]["table-uuid"]
+    assert answers[0].headers["etag"] != answers[1].headers["etag"]
 
 
 def test_views(client: ServerClient, namespace: str) -> None:

@@ -261,6 +261,7 @@ def test_many_callers_ask_the_issuer_once(openid: OpenId) -> None:
         ({"jwks_uri": "file:///keys"}, "'jwks_uri' must be a URL"),
         ({"jwks_uri": "https://a b"}, "'jwks_uri' must be a URL"),
         ({"jwks_uri": "https://[::1"}, "'jwks_uri' must be a URL"),
+        ({"jwks_uri": "https://example.org:x"}, "'jwks_uri' must be a URL"),
         ({"issuer": "urn:lancehouse", "jwks_uri": "https://example.org"}, "this server itself"),
     ],
 )

@@ -99,6 +99,11 @@ def test_a_life(root: Admin, folder: Path) -> None:
     root.ask("POST", "groups", {"name": "team", "grants": [READER]})
     assert root.ask("POST", "groups/team/members", {"add": ["eve"]}).json["members"] == ["eve"]
     assert root.ask("POST", "groups/team/members", {"add": ["eve"]}).status == 200
+    assert root.ask("POST", "groups/team/members", {"add": ["root"], "remove": ["eve", "nobody"]}).status == 404
+    assert root.ask("GET", "groups/team").json["members"] == ["eve"]  # all or none
+    swapped = root.ask("POST", "groups/team/members", {"add": ["root"], "remove": ["eve"]})
+    assert swapped.json["members"] == ["root"]
+    assert root.ask("POST", "groups/team/members", {"add": ["eve"], "remove": ["root"]}).status == 200
     found = root.ask("GET", "who-can?warehouse=main&namespace=a").json["access"]
     assert {"principal": "eve", "group": "team", "grant": READER} in found
     assert root.ask("POST", "principals/team/revoke", HERE).json == READER

@@ -216,6 +216,20 @@ def test_the_file_describes_what_the_command_line_names(tmp_path: Path) -> None:
             "key 'webhooks.etl.secret' is not Base64 after whsec_",
         ),
         ("webhooks: {etl: {url: 'http://h', secret: short}}", "key 'webhooks.etl.secret' must be a text of at least"),
+        *(
+            (f"webhooks: {{etl: {{url: '{url}', secret: {'s' * 30}}}}}", f"key 'webhooks.etl.url' {words}")
+            for url, words in (
+                ("ftp://h", "must be an http or https URL"),
+                ("http://", "must be an http or https URL"),
+                ("http://[::1", "must be an http or https URL"),
+                ("http://h:99999", "must be an http or https URL"),
+                ("http://h:x", "must be an http or https URL"),
+                ("http://h:0", "must be an http or https URL"),
+                ("http://a..b", "must be an http or https URL"),
+                ("http://h/a b", "must be an http or https URL"),
+                ("http://me:hunter2@h", "must not carry a user or password"),
+            )
+        ),
         ("issuers:\n- {issuer: 'https://x'}", r"c.yaml:2: key 'issuers\[0\].audience"),
     ],
 )

@@ -499,36 +499,27 @@ class Principals:
 
         return self._database.read(work)
 
-    def add_members(self, group: str, principals: Sequence[str]) -> None:
-        """Make principals members of a group; those that are stay so.
+    def change_members(self, group: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
+        """Make principals members of a group, those that are stay so, then take others out of it; all or none.
 
         Raises:
-            InvalidInputError: there is no such group or principal, or one of them is a group itself.
+            InvalidInputError: there is no such group or principal, one to add is a group itself, or one to take out is
+                not in the group; nothing was changed.
         """
 
         def work(tx: Tx) -> None:
             row = _get_holder(tx, group, "group")
-            for name in principals:
+            for name in add:
                 if is_valid_name(name) and principal_rows.find_holder(tx, name, "group"):
                     raise InvalidInputError(f"{name!r} is a group: members are principals, groups are not nested")
                 principal_rows.insert_member(tx, row.id, _get_principal(tx, name).id)
-            self._record(tx, "group.add", group, None, {"members": list(principals)})
-
-        self._database.write(work)
-
-    def remove_members(self, group: str, principals: Sequence[str]) -> None:
-        """Take principals out of a group.
-
-        Raises:
-            InvalidInputError: there is no such group, or a principal is not in it.
-        """
-
-        def work(tx: Tx) -> None:
-            row = _get_holder(tx, group, "group")
-            for name in principals:
+            for name in remove:
                 if not principal_rows.delete_member(tx, row.id, _get_principal(tx, name).id):
                     raise PrincipalNotFoundError(f"{name} is not in group {group}")
-            self._record(tx, "group.remove", group, {"members": list(principals)}, None)
+            if add:
+                self._record(tx, "group.add", group, None, {"members": list(add)})
+            if remove:
+                self._record(tx, "group.remove", group, {"members": list(remove)}, None)
 
         self._database.write(work)
 

@@ -292,7 +292,7 @@ class Tables:
         self._database.read(lambda tx: require_name_free(tx, warehouse, name, "iceberg"))
         if request.get("stage-create"):
             access = self._loader.vend(caller, warehouse, name.levels, name.name, location)
-            return LoadResult(document.full_json, "", None, access.config, access.credentials)
+            return LoadResult(document.full_json, document.etag, None, access.config, access.credentials)
         uuid, place = metadata.table_uuid, document.location
         WarehouseFiles(warehouse).write(location_access.check_location(warehouse, place, "iceberg"), document.full_json)
 

@@ -410,7 +410,7 @@ def show_group(app: CliContext, name: str, principals: Principals) -> None:
 @click.pass_obj
 def add_members(app: CliContext, name: str, members: tuple[str, ...], principals: Principals) -> None:
     """Make principals members of a group."""
-    principals.add_members(name, members)
+    principals.change_members(name, add=members)
     app.output.record({"name": name, "added": list(members)})
 
 
@@ -421,7 +421,7 @@ def add_members(app: CliContext, name: str, members: tuple[str, ...], principals
 @click.pass_obj
 def remove_members(app: CliContext, name: str, members: tuple[str, ...], principals: Principals) -> None:
     """Take principals out of a group."""
-    principals.remove_members(name, members)
+    principals.change_members(name, remove=members)
     app.output.record({"name": name, "removed": list(members)})
 
 

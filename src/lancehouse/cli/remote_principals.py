@@ -168,13 +168,9 @@ class RemotePrincipals:
         """Return a group with its members."""
         return _group(self._rest.get(_path("groups", name), Message, about=name).fields)
 
-    def add_members(self, group: str, principals: Sequence[str]) -> None:
-        """Make principals members of a group."""
-        self._post(f"{_path('groups', group)}/members", {"add": list(principals)}, group)
-
-    def remove_members(self, group: str, principals: Sequence[str]) -> None:
-        """Take principals out of a group."""
-        self._post(f"{_path('groups', group)}/members", {"remove": list(principals)}, group)
+    def change_members(self, group: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
+        """Make principals members of a group, and take others out of it."""
+        self._post(f"{_path('groups', group)}/members", {"add": list(add), "remove": list(remove)}, group)
 
     def who_can(self, warehouse: str, levels: tuple[str, ...], table: str | None = None) -> Sequence[Access]:
         """Return who has which role on a table or namespace."""

@@ -23,7 +23,7 @@ from lancehouse.documents import Document, format_loc, read_yaml, substitute_var
 from lancehouse.properties import IMPL, STORAGE
 from lancehouse.secrets import is_secret
 from lancehouse.server.setting_table import SERVER_SETTINGS, ServerLimits, ServerSetting, parse_retention
-from lancehouse.settings import data_folder, default_db
+from lancehouse.settings import data_folder, default_db, is_http_url
 
 T = TypeVar("T")
 
@@ -361,8 +361,10 @@ def _parse_webhooks(document: Document) -> tuple[Webhook, ...]:
         fields = _parse_mapping(document, value, *loc)
         document.check_keys(fields, WEBHOOK_KEYS, *loc)
         url, secret, types = fields.get("url"), fields.get("secret"), fields.get("types") or []
-        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        if not isinstance(url, str) or not is_http_url(url):
             raise document.key_error("must be an http or https URL", *loc, "url")
+        if "@" in urlsplit(url).netloc:
+            raise document.key_error("must not carry a user or password: they would not be sent", *loc, "url")
         if not isinstance(secret, str) or len(secret) < SHORTEST_SECRET:
             raise document.key_error(f"must be a text of at least {SHORTEST_SECRET} characters", *loc, "secret")
         if not isinstance(types, list) or not all(isinstance(text, str) for text in types):

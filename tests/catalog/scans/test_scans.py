@@ -410,11 +410,18 @@ def test_plans_and_tasks_that_nobody_gave_out(shared_client: ScanClient) -> None
         encode_task({"snapshot": 1, "rows": [[0, 5, 5]], "columns": [1], "filter": None}),
         encode_task({"snapshot": 1, "rows": [[0, 0, 11]], "columns": [1], "filter": None}),
         encode_task({"snapshot": 1, "rows": [[0, -1, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": True, "rows": [[0, 0, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[False, 0, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, False, 5]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, True]], "columns": [1], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, 5]], "columns": [True], "filter": None}),
+        encode_task({"snapshot": 1, "rows": [[0, 0, 5]] * 33, "columns": [1], "filter": None}),
         encode_task({"request": {}, "manifests": ["/etc/passwd"]}),
     ]
     for text in forged:
         with pytest.raises(PlanTaskNotFoundError):
             scans.fetch_tasks(caller, main, LEVELS, "t", text)
+    assert scans.plan(caller, main, LEVELS, "t", {"select": ["id"]})["status"] == "completed"
     plan_id = scans.plan(caller, main, LEVELS, "t", {})["plan-id"]
     scans.cancel_plan(caller, main, LEVELS, "t", plan_id)
     for call in (

@@ -327,7 +327,7 @@ class LanceScans:
             case _:
                 raise task_not_found()
         # The task comes back from the client, who may have changed it: check everything in it against the table.
-        if snapshot_id not in table.snapshots or not all(isinstance(key, int) for key in ids):
+        if snapshot_id not in table.snapshots or len(parts) > COPIES or not _are_integers(snapshot_id, *ids):
             raise task_not_found()
         version = table.open_version(snapshot_id)
         if not ids or not set(ids) <= set(version.columns):
@@ -526,9 +526,14 @@ class _ScanResult:
         return task if self.residual is None else task | {"residual-filter": self.residual}
 
 
+def _are_integers(*values: object) -> bool:
+    """Return whether all values are whole numbers: True and False are numbers to Python, but are stored otherwise."""
+    return all(type(value) is int for value in values)
+
+
 def _parse_request(part: object, fragments: Mapping[int, ExportFragment], columns: frozenset[int]) -> ExportRequest:
     match part:
-        case [int(number), int(start), int(stop)] if number in fragments:
+        case [int(number), int(start), int(stop)] if number in fragments and _are_integers(number, start, stop):
             if 0 <= start < stop <= fragments[number].rows:
                 return ExportRequest(fragments[number], columns, range(start, stop))
     raise task_not_found()

@@ -321,12 +321,9 @@ def delete_group(principals: Principals, call: Call) -> Response:
 
 
 def change_members(principals: Principals, call: Call) -> Response:
-    """Add principals to a group, then take others out."""
+    """Add principals to a group, then take others out; all or none."""
     request = call.parse_model(MembersRequest)
-    if request.add:
-        principals.add_members(call.match.name, request.add)
-    if request.remove:
-        principals.remove_members(call.match.name, request.remove)
+    principals.change_members(call.match.name, add=request.add, remove=request.remove)
     return responses.json(_group_json(call, principals.describe_group(call.match.name)))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import HTTPError
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from urllib.request import (
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
@@ -45,6 +45,7 @@ from lancehouse.server.http.oauth import (
     malformed_errors,
     unverified_issuer,
 )
+from lancehouse.settings import is_http_url
 
 if TYPE_CHECKING:
     import jwt
@@ -236,7 +237,7 @@ class Issuer:
         if configuration.get("issuer") != self.settings.issuer:
             raise ValueError("its OpenID configuration is that of another issuer")
         uri = configuration.get("jwks_uri")
-        if not isinstance(uri, str) or not _is_url(uri):
+        if not isinstance(uri, str) or not (is_http_url(uri) and uri.isascii()):
             raise ValueError("its OpenID configuration has no jwks_uri")
         return uri
 
@@ -306,16 +307,8 @@ def _parse_keys(document: Mapping[str, Any]) -> dict[str | None, jwt.PyJWK]:
     return keys
 
 
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isascii() and text.isprintable()
-
-
 def _check_url(name: str, text: str) -> None:
-    if not _is_url(text) or " " in text:
+    if not (is_http_url(text) and text.isascii()):
         hint = "" if name == "jwks_uri" else ", or `jwks_uri` must be given"
         raise InvalidInputError(f"issuers: {name!r} must be a URL that starts with http:// or https://{hint}")
 

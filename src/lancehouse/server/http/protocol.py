@@ -129,206 +129,205 @@ def has_body(headers: Mapping[str, str]) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
-    """Create the protocol class of connections with these limits."""
-    reads = BodyReads()
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. `create_protocol` sets what all connections of a server share."""
 
-    class LimitedProtocol(HttpToolsProtocol):
-        """One connection."""
+    limits: ServerLimits
+    reads: BodyReads
+    answer_inline: InlineAnswer
 
-        _deadline: asyncio.TimerHandle | None = None
-        _head_bytes = 0
-        """Bytes received of the current head."""
-        _is_reading_head = False
-        _is_reading_body = False
-        """Whether the body of a request that the application answers is being received."""
-        _is_discarding = False
-        """Whether that request was refused before its body was received."""
-        _held_headers: dict[str, str] | None = None
-        """Headers of a request that is answered here if its whole body comes together with them; else None."""
-        _held_body = b""
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    """Bytes received of the current head."""
+    _is_reading_head = False
+    _is_reading_body = False
+    """Whether the body of a request that the application answers is being received."""
+    _is_discarding = False
+    """Whether that request was refused before its body was received."""
+    _held_headers: dict[str, str] | None = None
+    """Headers of a request that is answered here if its whole body comes together with them; else None."""
+    _held_body = b""
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.flow = SharedFlow(transport, reads)
-            reads.give_way()
-            if len(self.connections) > limits.connections:
-                self._send_error(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
-            else:
-                self._start_deadline()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = SharedFlow(transport, self.reads)
+        self.reads.give_way()
+        if len(self.connections) > self.limits.connections:
+            self._send_error(503, "the server has no connection left; try again", b"retry-after: 1\r\n")
+        else:
+            self._start_deadline()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._cancel_deadline()
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            super().data_received(data)
-            if self._held_headers is not None:
-                self._call_application()  # which receives the rest
-            if self._is_discarding:
-                self.flow.pause_reading()
-                self.flow.resume_reading()
-            if not self._is_reading_head:
-                return
-            self._head_bytes += len(data)
-            if self._head_bytes > LARGEST_HEAD:
-                self._send_error(431, f"the head of the request is larger than {LARGEST_HEAD} bytes")
-            elif self._deadline is None:
-                self._start_deadline()
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._held_headers is not None:
+            self._call_application()  # which receives the rest
+        if self._is_discarding:
+            self.flow.pause_reading()
+            self.flow.resume_reading()
+        if not self._is_reading_head:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > LARGEST_HEAD:
+            self._send_error(431, f"the head of the request is larger than {LARGEST_HEAD} bytes")
+        elif self._deadline is None:
+            self._start_deadline()
 
-        def on_message_begin(self) -> None:
-            self._is_reading_head, self._head_bytes = True, 0
-            super().on_message_begin()
-            self.scope["state"]["abort"] = self.transport.abort
+    def on_message_begin(self) -> None:
+        self._is_reading_head, self._head_bytes = True, 0
+        super().on_message_begin()
+        self.scope["state"]["abort"] = self.transport.abort
 
-        def on_headers_complete(self) -> None:
-            self._is_reading_head = False
-            self._cancel_deadline()
-            if self.transport.is_closing():
-                return
-            # Responses to pipelined requests must be sent in order: an inline one must not overtake the one before.
-            waits = self.cycle is not None and not self.cycle.response_complete
-            headers = None if waits else self._inline_headers()
-            if headers is not None and has_body(headers):
-                self._held_headers = headers
-            elif headers is None or not self._try_answer_inline(headers):
-                self._call_application()
+    def on_headers_complete(self) -> None:
+        self._is_reading_head = False
+        self._cancel_deadline()
+        if self.transport.is_closing():
+            return
+        # Responses to pipelined requests must be sent in order: an inline one must not overtake the one before.
+        waits = self.cycle is not None and not self.cycle.response_complete
+        headers = None if waits else self._inline_headers()
+        if headers is not None and has_body(headers):
+            self._held_headers = headers
+        elif headers is None or not self._try_answer_inline(headers):
+            self._call_application()
 
-        def on_body(self, body: bytes) -> None:
-            if self._held_headers is not None:
-                self._held_body += body
-                return
-            cycle: Any = self.cycle
-            # uvicorn appends to a bytearray, and copies that into its message. A part that comes alone, as most of a
-            # large body do, becomes the message as it is; from the second on it is a bytearray, which is cheap to
-            # append to.
-            if not cycle.body and not cycle.response_complete:
-                cycle.body, body = body, b""
-            elif isinstance(cycle.body, bytes):
-                cycle.body = bytearray(cycle.body)
+    def on_body(self, body: bytes) -> None:
+        if self._held_headers is not None:
+            self._held_body += body
+            return
+        cycle: Any = self.cycle
+        # uvicorn appends to a bytearray, and copies that into its message. A part that comes alone, as most of a
+        # large body do, becomes the message as it is; from the second on it is a bytearray, which is cheap to
+        # append to.
+        if not cycle.body and not cycle.response_complete:
+            cycle.body, body = body, b""
+        elif isinstance(cycle.body, bytes):
+            cycle.body = bytearray(cycle.body)
+        super().on_body(body)
+
+    def _call_application(self) -> None:
+        body, self._held_body, self._held_headers = self._held_body, b"", None
+        self._is_reading_body = True
+        super().on_headers_complete()
+        if body:
             super().on_body(body)
 
-        def _call_application(self) -> None:
-            body, self._held_body, self._held_headers = self._held_body, b"", None
-            self._is_reading_body = True
-            super().on_headers_complete()
-            if body:
-                super().on_body(body)
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["state"]["respond"] = partial(self._respond, cycle)
+        start = partial(super()._start_asgi_task, cycle, app)
+        if self._has_large_body():
+            self.reads.request(start)
+        else:
+            start()
 
-        def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-            cycle.scope["state"]["respond"] = partial(self._respond, cycle)
-            start = partial(super()._start_asgi_task, cycle, app)
-            if self._has_large_body():
-                reads.request(start)
+    def _has_large_body(self) -> bool:
+        headers = dict(self.headers)
+        length = headers.get(b"content-length", b"0")
+        return b"transfer-encoding" in headers or not length.isdigit() or int(length) > HIGH_WATER_LIMIT
+
+    def on_message_complete(self) -> None:
+        if self._held_headers is not None:
+            if self._try_answer_inline(self._held_headers, self._held_body):
+                self._held_body, self._held_headers = b"", None
             else:
-                start()
+                self._call_application()
+        self._is_reading_body = self._is_discarding = False
+        self._cancel_deadline()
+        # A request that was answered inline has no cycle.
+        if self.cycle is not None:
+            super().on_message_complete()
 
-        def _has_large_body(self) -> bool:
-            headers = dict(self.headers)
-            length = headers.get(b"content-length", b"0")
-            return b"transfer-encoding" in headers or not length.isdigit() or int(length) > HIGH_WATER_LIMIT
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_reading_body and self.cycle is not None and self.cycle.response_complete and self._deadline is None:
+            # The request was refused before its body was read. The rest is discarded for a while, so that the
+            # client can read the response; one that never stops sending must not keep the connection.
+            self._deadline = self.loop.call_later(self.limits.read_s, self.transport.close)
+            self._is_discarding = True
 
-        def on_message_complete(self) -> None:
-            if self._held_headers is not None:
-                if self._try_answer_inline(self._held_headers, self._held_body):
-                    self._held_body, self._held_headers = b"", None
-                else:
-                    self._call_application()
-            self._is_reading_body = self._is_discarding = False
-            self._cancel_deadline()
-            # A request that was answered inline has no cycle.
-            if self.cycle is not None:
-                super().on_message_complete()
+    def _inline_headers(self) -> dict[str, str] | None:
+        """Return the headers of a request that may be answered here; None if only the application may."""
+        method = self.parser.get_method()
+        if method not in INLINE or self.flow.write_paused or self.parser.should_upgrade():
+            return None
+        if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
+            return None  # left to uvicorn, which handles unusual request targets
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        if not has_body(headers):
+            return headers
+        length = headers.get("content-length", "")
+        is_small = length.isdecimal() and len(length) < 5 and int(length) <= LARGEST_INLINE
+        return headers if method == b"POST" and is_small and not headers.keys() & UNUSUAL else None
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if (
-                self._is_reading_body
-                and self.cycle is not None
-                and self.cycle.response_complete
-                and self._deadline is None
-            ):
-                # The request was refused before its body was read. The rest is discarded for a while, so that the
-                # client can read the response; one that never stops sending must not keep the connection.
-                self._deadline = self.loop.call_later(limits.read_s, self.transport.close)
-                self._is_discarding = True
+    def _try_answer_inline(self, headers: dict[str, str], body: bytes = b"") -> bool:
+        """Answer the request, and return whether that was possible."""
+        path, _, query = self.url.partition(b"?")
+        method, state = self.parser.get_method().decode(), self.scope["state"]
+        response = self.answer_inline(method, path, query, headers, body, state)
+        if response is not None:
+            is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
+            self._send_response(response, is_last=is_last)
+        return response is not None
 
-        def _inline_headers(self) -> dict[str, str] | None:
-            """Return the headers of a request that may be answered here; None if only the application may."""
-            method = self.parser.get_method()
-            if method not in INLINE or self.flow.write_paused or self.parser.should_upgrade():
-                return None
-            if not self.url.startswith(b"/") or b"#" in self.url or not self.url.isascii():
-                return None  # left to uvicorn, which handles unusual request targets
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
-            if not has_body(headers):
-                return headers
-            length = headers.get("content-length", "")
-            is_small = length.isdecimal() and len(length) < 5 and int(length) <= LARGEST_INLINE
-            return headers if method == b"POST" and is_small and not headers.keys() & UNUSUAL else None
+    async def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Send the whole response of the application at once.
 
-        def _try_answer_inline(self, headers: dict[str, str], body: bytes = b"") -> bool:
-            """Answer the request, and return whether that was possible."""
-            path, _, query = self.url.partition(b"?")
-            method, state = self.parser.get_method().decode(), self.scope["state"]
-            response = answer_inline(method, path, query, headers, body, state)
-            if response is not None:
-                is_last = not self.parser.should_keep_alive() or self.parser.get_http_version() == "1.0"
-                self._send_response(response, is_last=is_last)
-            return response is not None
+        uvicorn would send its head first: one system call more, and one wake-up more of the client.
+        """
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if not cycle.disconnected:
+            cycle.response_started = cycle.response_complete = True
+            cycle.message_event.set()
+            self._send_response(response, is_last=not cycle.keep_alive)
 
-        async def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
-            """Send the whole response of the application at once.
+    def _send_response(self, response: Response, *, is_last: bool) -> None:
+        head = [STATUS_LINE[response.status]]
+        head += [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *response.headers)]
+        if is_last:
+            head.append(b"connection: close\r\n")
+        self.transport.write(b"".join((*head, b"\r\n", response.body)))
+        if is_last:
+            self.transport.close()
+        self.on_response_complete()
 
-            uvicorn would send its head first: one system call more, and one wake-up more of the client.
-            """
-            if self.flow.write_paused and not cycle.disconnected:
-                await self.flow.drain()
-            if not cycle.disconnected:
-                cycle.response_started = cycle.response_complete = True
-                cycle.message_event.set()
-                self._send_response(response, is_last=not cycle.keep_alive)
+    def send_400_response(self, msg: str) -> None:
+        """Respond to data that is not HTTP."""
+        self._send_error(400, msg)
 
-        def _send_response(self, response: Response, *, is_last: bool) -> None:
-            head = [STATUS_LINE[response.status]]
-            head += [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *response.headers)]
-            if is_last:
-                head.append(b"connection: close\r\n")
-            self.transport.write(b"".join((*head, b"\r\n", response.body)))
-            if is_last:
-                self.transport.close()
-            self.on_response_complete()
+    def _start_deadline(self) -> None:
+        self._deadline = self.loop.call_later(self.limits.head_s, self._on_deadline)
 
-        def send_400_response(self, msg: str) -> None:
-            """Respond to data that is not HTTP."""
-            self._send_error(400, msg)
-
-        def _start_deadline(self) -> None:
-            self._deadline = self.loop.call_later(limits.head_s, self._on_deadline)
-
-        def _cancel_deadline(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-
-        def _on_deadline(self) -> None:
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
             self._deadline = None
-            if self._is_reading_head:
-                self._send_error(408, f"the head of the request did not come within {limits.head_s:g} s")
-            else:
-                self.transport.close()
 
-        def _send_error(self, status: int, message: str, headers: bytes = b"") -> None:
-            if self.transport.is_closing():
-                return
-            body = error_envelope(status, TYPES[status], message)
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
-            self.transport.write(STATUS_LINE[status] + head + headers + b"\r\n" + body)
+    def _on_deadline(self) -> None:
+        self._deadline = None
+        if self._is_reading_head:
+            self._send_error(408, f"the head of the request did not come within {self.limits.head_s:g} s")
+        else:
             self.transport.close()
 
-    return LimitedProtocol
+    def _send_error(self, status: int, message: str, headers: bytes = b"") -> None:
+        if self.transport.is_closing():
+            return
+        body = error_envelope(status, TYPES[status], message)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + headers + b"\r\n" + body)
+        self.transport.close()
+
+
+def create_protocol(limits: ServerLimits, answer_inline: InlineAnswer) -> type[HttpToolsProtocol]:
+    """Create the protocol class of connections with these limits."""
+    shared = {"limits": limits, "reads": BodyReads(), "answer_inline": staticmethod(answer_inline)}
+    return type("ServerProtocol", (LimitedProtocol,), shared)
 
 
 class StartupApp:
