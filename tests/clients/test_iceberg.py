@@ -66,6 +66,8 @@ class Fake(Loopback):
         self.headers.append(request.headers)
         if request.path == "/v1/config":
             return Answer.json(self.config)
+        if request.path == f"/v1{self.prefix}/namespaces":
+            return Answer.json({"namespaces": [["db"]]})  # below any parent
         if request.path == f"/v1{self.prefix}/namespaces/db":
             return Answer.json({"namespace": ["db"], "properties": {}})
         if request.path == f"/v1{self.prefix}/namespaces/db/tables/t":
@@ -147,6 +149,14 @@ def test_the_separator_that_the_server_announces() -> None:
         ):  # a page for people says nothing of tables
             namespace.describe_namespace(DescribeNamespaceRequest(id=["wh", "a", "c d"]))
         assert server.requests[-1] == ("GET", "/v1/p/namespaces/a%2Ec%20d")
+
+
+def test_a_server_that_ignores_the_parent_of_a_list() -> None:
+    """A walk through its namespaces would not end."""
+    with Fake({"defaults": {}, "overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        assert namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces == ["wh.db"]
+        assert namespace.list_namespaces(ListNamespacesRequest(id=["wh", "db"])).namespaces == []
 
 
 def test_headers_of_its_own() -> None:
@@ -493,7 +503,7 @@ def test_lists_without_their_key_are_empty(answer: dict[str, Any]) -> None:
     class KeylessServer(Fake):
         def answer(self, request: Request) -> Answer:
             found = super().answer(request)
-            return Answer.json(answer) if found.status == 404 else found
+            return Answer.json(answer) if request.path.endswith("/namespaces") else found
 
     with KeylessServer({"overrides": {"prefix": "p", "paging": True}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)

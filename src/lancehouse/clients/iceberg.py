@@ -578,8 +578,11 @@ class RestWarehouses:
             )
             return [levels for page in pages for levels in page.namespaces or ()]
 
+        # A server that ignores the parent lists the same namespaces below each one, without end.
         children = [
-            NamespaceId(parent.catalog, tuple(levels)) for levels in self.call(parent.catalog, list_levels) if levels
+            NamespaceId(parent.catalog, tuple(levels))
+            for levels in self.call(parent.catalog, list_levels)
+            if levels and tuple(levels[:-1]) == parent.levels
         ]
         if not children and parent.levels:
             # Some servers list the children of a missing namespace as an empty list instead of 404.
