@@ -47,7 +47,7 @@ from lancehouse.schema.definitions import (
     definitions,
     require_free_names,
 )
-from lancehouse.schema.walk import check_types, relax_nullability, require_columns
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns, require_storable_names
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,8 @@ def plan_definition(
         TableColumnNotFoundError: an input does not exist.
     """
     names = dataset.schema.names
-    require_free_names([name])
+    require_storable_names((name,))
+    require_free_names((name,))
     require_columns(table, function.inputs, names)
     if name in names and existing is None:
         raise InvalidInputError(f"{table} has a column {name} that is not computed; choose another name, or drop it")
@@ -480,6 +481,8 @@ class ColumnsToAdd:
             TableColumnNotFoundError: a column in `reads` does not exist.
         """
         existing = dataset.schema.names
+        require_storable_names(columns)
+        require_free_names(columns)
         if duplicates := [name for name in columns if name in existing]:
             raise InvalidInputError(f"{table} has a column {', '.join(duplicates)} already")
         require_columns(table, reads or (), existing)

@@ -31,7 +31,14 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.row_changes import retry_conflicts
 from lancehouse.properties import MANAGED_BY, STORAGE_PREFIX, TABLE_TYPE
 from lancehouse.schema.definitions import COMPANION, definitions, require_free_names
-from lancehouse.schema.walk import EXTENSION, Path, check_types, no_column_error, relax_nullability
+from lancehouse.schema.walk import (
+    EXTENSION,
+    Path,
+    check_types,
+    no_column_error,
+    relax_nullability,
+    require_storable_names,
+)
 from lancehouse.secrets import redact_properties
 
 logger = logging.getLogger(__name__)
@@ -195,13 +202,12 @@ def rename_columns(address: TableAddress, names: Mapping[str, str]) -> int:
 
     Raises:
         TableColumnNotFoundError: there is no such column.
-        TableSchemaValidationError: a name is taken.
-        InvalidInputError: the SQL of a computed column names one of them.
+        TableSchemaValidationError: a name is taken, or Lance does not store it.
+        InvalidInputError: the SQL of a computed column names one of them, or only Lance itself uses a name.
     """
     alterations = [{"path": path, "name": name} for path, name in names.items()]
     for path, name in names.items():
-        if not name or "." in name or "`" in name or "\0" in name:
-            raise InvalidInputError(f"{path} cannot be called {name!r}: no dot, no backquote, and at least one letter")
+        require_storable_names((name,))
         require_free_names((path, name))
 
     def rename(table: TableRef, dataset: lance.LanceDataset) -> None:

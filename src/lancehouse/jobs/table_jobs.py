@@ -1282,16 +1282,16 @@ def parse_fill_options(arguments: Mapping[str, Any], where: str | None, recomput
                 raise _wrong_type(name, expected, value)
     if options.get("on_error", "fail") not in _ON_ERROR:
         raise _wrong_type("on_error", f"one of {', '.join(_ON_ERROR)}", options["on_error"])
-    exceptions = options.pop("retry_on", ())
-    exceptions = [exceptions] if isinstance(exceptions, str | type) else exceptions
-    if not isinstance(exceptions, Iterable):
-        raise _wrong_type("retry_on", "exceptions, or their names", exceptions)
+    value = options.pop("retry_on", ())
+    exceptions = [value] if isinstance(value, str | type) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(item, str | type) for item in exceptions):
+        raise _wrong_type("retry_on", "exceptions, or their names", value)
     names = tuple(item.__name__ if isinstance(item, type) else item for item in exceptions)
     rules = {name: options.pop(name) for name in ("on_error", "retries", "backoff_s", "timeout_s") if name in options}
     resources = check_mapping("resources", options.pop("resources", {}), "amounts, such as {'gpu': 1}")
     if any(isinstance(amount, bool) or not isinstance(amount, int | float) for amount in resources.values()):
         raise _wrong_type("resources", "amounts, such as {'gpu': 1}", resources)
-    call_rules = CallRules(retry_on=check_names("retry_on", names), **rules)
+    call_rules = CallRules(retry_on=names, **rules)
     return FillOptions(where, recompute, rules=call_rules, resources=resources, **options)
 
 

@@ -59,7 +59,7 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_changes import commit_rewrite, delete_rows, offsets_by_fragment, retry_conflicts
 from lancehouse.schema.definitions import SOURCE_ROW, VIEW, VIEW_OF, ViewDefinition, definitions
-from lancehouse.schema.walk import check_types, relax_nullability, require_columns
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns, require_storable_names
 
 REFRESHED = "lancehouse.view.refreshed"
 """Key of a table's configuration: the version of the source that the view shows, its transaction, how many rows failed,
@@ -170,19 +170,21 @@ def plan_view(
         parts = (function.name, function.version, function.inputs, function.digest)
         definition = ViewDefinition(source, dict(columns), where, *parts)
     require_columns(table, definition.inputs, dataset.schema.names)
+    require_storable_names(columns)
     with translate_errors(table, table.storage_options):
-        scanner = dataset.scanner(
-            columns=dict(definition.columns) or [], filter=enclose_sql(definition.where), with_row_id=True
-        )
+        expressions = {name: enclose_sql(sql) for name, sql in definition.columns.items()}
+        scanner = dataset.scanner(columns=expressions or [], filter=enclose_sql(definition.where), with_row_id=True)
         scanner.explain_plan()
         # Without their metadata: a computed column of the source is none of the view's.
         source_columns = [column.remove_metadata() for column in scanner.projected_schema if column.name != "_rowid"]
         if blobs := [column.name for column in scanner.projected_schema if has_blobs(column)]:
             raise InvalidInputError(f"a view cannot take blobs along, such as {', '.join(blobs)}: read them by row id")
     fields = [*source_columns, *(_plan_function_fields(function) if function is not None else ())]
-    if len({column.name for column in fields}) != len(fields) or not fields:
+    require_storable_names(column.name for column in fields)
+    fields.append(pa.field(SOURCE_ROW, pa.int64()))
+    if len({column.name for column in fields}) != len(fields) or len(fields) == 1:
         raise InvalidInputError("a view has at least one column, and each name once")
-    schema = relax_nullability(pa.schema([*fields, pa.field(SOURCE_ROW, pa.int64())]).remove_metadata())
+    schema = relax_nullability(pa.schema(fields).remove_metadata())
     check_types(schema)
     return replace(definition, names=tuple(schema.names)), schema
 

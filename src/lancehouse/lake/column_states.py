@@ -20,6 +20,7 @@ from lancehouse.lake.job_records import JobProgress
 from lancehouse.locations import local_folder
 from lancehouse.schema.definitions import FAILED, FILLED, SKIPPED, ColumnDefinition, ViewDefinition, definitions
 from lancehouse.schema.display import format_type
+from lancehouse.schema.walk import require_columns
 from lancehouse.secrets import redact
 
 LONGEST_MESSAGE = 500
@@ -111,11 +112,13 @@ def read_failed_rows(
 
     Raises:
         InvalidInputError: the column is not computed, or `columns` has a name of the result.
+        TableColumnNotFoundError: the table lacks one of `columns`.
     """
     with table.dataset() as dataset:
         definition = _get_definition(dataset, name)
         if reserved := [column for column in columns if column in _RESULT]:
             raise InvalidInputError(f"columns: {reserved[0]} is a column of the result; leave it out")
+        require_columns(table, columns, dataset.schema.names)
         if (companion := definition.companion) not in dataset.schema.names:
             raise InvalidInputError(f"{table}: {companion}, which says what made the values of {name}, was dropped")
         rows = find_failed(dataset, name, columns, offset, limit)

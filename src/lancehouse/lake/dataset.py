@@ -26,7 +26,6 @@ from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
     TableNotFoundError,
-    TableSchemaValidationError,
     TableVersionNotFoundError,
 )
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
@@ -39,6 +38,7 @@ from lancehouse.lake.confinement import Confinement, require_inside, require_no_
 from lancehouse.lake.errors import translate_errors
 from lancehouse.locations import local_folder, parse
 from lancehouse.schema.jsonarrow import to_jsonarrow
+from lancehouse.schema.walk import require_storable_names
 
 MAIN = "main"
 """Name of the main branch, which has no name in Lance's paths."""
@@ -326,14 +326,7 @@ def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) ->
     Raises:
         LanceNamespaceError: Lance cannot store such columns.
     """
-    if "" in schema.names:
-        raise TableSchemaValidationError(
-            f"column {schema.names.index('') + 1} has no name (as pandas writes its index, unless told not to)"
-        )
-    if odd := [name for name in schema.names if "." in name or "`" in name]:
-        raise TableSchemaValidationError(
-            f"Lance takes no column with a dot or a backquote in its name, such as {odd[0]}"
-        )
+    require_storable_names(schema.names)
     with translate_errors("a table"):
         return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
 

@@ -76,12 +76,13 @@ from pydantic import BaseModel, ValidationError
 
 from lancehouse.lake.chunked_scan import batch_rows
 from lancehouse.lake.confinement import Confinement
-from lancehouse.lake.dataset import MAIN, TableRef, read_tags
+from lancehouse.lake.dataset import MAIN, TableRef, enclose_sql, read_tags
 from lancehouse.lake.query_operations import QueryOperations
 from lancehouse.lake.row_operations import RowOperations
 from lancehouse.lake.versions import VersionOperations, transaction_id
 from lancehouse.paging import paginate
 from lancehouse.schema.jsonarrow import type_from_jsonarrow
+from lancehouse.schema.walk import require_storable_names
 
 VECTOR = ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
 SCALAR = ("BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "RTREE", "FTS")
@@ -260,7 +261,8 @@ class ColumnOperations(LanceNamespace):
         Raises:
             UnsupportedOperationError: a computed or virtual column, which a job would have to fill.
         """
-        transforms = {_check_name(entry.name): _require_expression(entry) for entry in request.new_columns}
+        transforms = {entry.name: enclose_sql(_require_expression(entry)) for entry in request.new_columns}
+        require_storable_names(transforms)
         if len(transforms) < len(request.new_columns):
             raise InvalidInputError("a column is added twice")
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
@@ -270,6 +272,7 @@ class ColumnOperations(LanceNamespace):
     def alter_table_alter_columns(self, request: AlterTableAlterColumnsRequest) -> AlterTableAlterColumnsResponse:
         """Rename columns, allow or forbid nulls, or change types; all in one commit."""
         alterations = [_parse_alteration(entry) for entry in request.alterations]
+        require_storable_names(entry.rename for entry in request.alterations if entry.rename is not None)
         with TableRef.in_namespace(self, request.id, branch=request.branch).dataset() as dataset:
             dataset.alter_columns(*alterations)
         return AlterTableAlterColumnsResponse(version=dataset.version)
@@ -305,17 +308,6 @@ class ColumnOperations(LanceNamespace):
         )
 
 
-def _check_name(name: str) -> str:
-    """Return the name, unless it contains a null character: Lance stores it, but no library can open the table again.
-
-    Raises:
-        InvalidInputError: it contains one.
-    """
-    if "\0" in name:
-        raise InvalidInputError(f"the name of a column has no null character, got {name!r}")
-    return name
-
-
 def _require_expression(entry: AddColumnsEntry) -> str:
     if entry.computed is not None or entry.virtual_column is not None:
         raise UnsupportedOperationError(
@@ -331,7 +323,7 @@ def _parse_alteration(entry: AlterColumnsEntry) -> dict[str, Any]:
     if entry.virtual_column is not None:
         raise UnsupportedOperationError(f"column {entry.path}: virtual columns are filled by jobs")
     changes = {
-        "name": None if entry.rename is None else _check_name(entry.rename),
+        "name": entry.rename,
         "nullable": entry.nullable,
         "data_type": None if entry.data_type is None else type_from_jsonarrow(entry.data_type, (entry.path,)),
     }
