@@ -108,7 +108,7 @@ def test_index_and_the_rows_that_come_later(root: Path, engine_options: list[str
     assert found.stats.index_stats("id_idx")["num_unindexed_rows"] == 0
     refused = run("index", *engine_options, "docs", "--column", "id", "--kind", "BTREE")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "id_idx" in refused.stderr
+    assert "Hint: add --replace to build it anew, or choose another --name" in refused.stderr
     named = parse_json(
         run("index", *engine_options, "docs", "--column", "id", "--kind", "BITMAP", "--name", "b", output="json")
     )
@@ -226,8 +226,9 @@ def test_what_the_page_says(lancehouse_server: Served, tmp_path: Path, monkeypat
         (["compact", "nothing"], 1, "nothing"),
         (["compact", "--namespace", "nowhere"], 1, "Namespace not found"),
         (["index", "docs", "--column", "id"], 2, "Missing option '--kind'"),
-        (["index", "docs", "--column", "idd", "--kind", "BTREE"], 1, "idd"),
-        (["index", "docs", "--column", "id", "--kind", "TREE"], 1, "TREE"),
+        (["index", "docs", "--column", "idd", "--kind", "BTREE"], 1, "has no column idd; it has id, text"),
+        (["index", "docs", "--column", "id", "--kind", "TREE"], 1, "no kind of index 'TREE'; did you mean RTREE?"),
+        (["index", "docs", "--column", "text", "--kind", "INVRTED"], 1, "did you mean INVERTED?"),
         (["index", "docs", "--column", "text", "--kind", "IVF_PQ"], 1, "text"),
         (["optimize-indices", "docs", "--name", "none_idx"], 1, "none_idx"),
         (["cleanup", "docs", "--older-than", "two weeks"], 2, "'two weeks' is no age: write 12h, 14d or 2w"),

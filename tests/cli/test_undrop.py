@@ -30,7 +30,9 @@ def test_undrop(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     where = place.run_json("table", "describe", table)["location"].removeprefix("file://")
     place.run_json("table", "drop", table, "--purge", "--yes")
     assert not Path(where, "_versions").exists()
-    assert "there is no dropped table" in error_text(place.run("table", "undrop", table))
+    missing = error_text(place.run("table", "undrop", table))
+    assert "there is no dropped table" in missing
+    assert f"table list --dropped {place.ns}` shows those that there are" in missing
 
 
 def test_a_table_that_is_restored_while_it_is_dropped(

@@ -460,7 +460,7 @@ def test_what_is_known_of_an_index(tmp_path: Path) -> None:
         ("nope", "BTREE", {}, "no column nope"),
         ("id", "IVF_PQ", {}, "fixed-size lists"),
         ("v", "IVF_PQ", {"num_sub_vectors": 3}, "cannot have an index IVF_PQ"),
-        ("id", "TREE", {}, "none of"),
+        ("id", "TREE", {}, "did you mean RTREE"),
     ],
 )
 def test_an_index_of_a_table_that_is_not_there_yet(

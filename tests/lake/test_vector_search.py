@@ -123,8 +123,11 @@ def test_the_column(table: TableRef) -> None:
     assert resolve_vector_column(table, schema, None) == "v"
     with pytest.raises(TableColumnNotFoundError, match="has no column nope; it has id, v"):
         resolve_vector_column(table, schema, "nope")
-    with pytest.raises(InvalidInputError, match="no column with vectors"):
+    with pytest.raises(InvalidInputError, match=r"no column with vectors$"):
         resolve_vector_column(table, pa.schema([("id", pa.int64())]), None)
+    two = pa.schema([schema.field("v"), schema.field("v").with_name("w")])
+    with pytest.raises(InvalidInputError, match="several columns with vectors, v, w: name the one to search"):
+        resolve_vector_column(table, two, None)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_steps(place: PipelineFolder, no_spark: Callable[[], Any], steps: str, s
             SINK + "indices:\n  - {column: id, kind: BTREE}\n  - {column: idd, kind: BTREE}",
             "7: table t has no column idd",
         ),
-        (SINK + "indices: [{column: id, kind: TREE}]", "5: an index 'TREE' is none of IVF_FLAT, IVF_PQ, "),
+        (SINK + "indices: [{column: id, kind: TREE}]", "5: there is no kind of index 'TREE'; did you mean RTREE?"),
         (
             SINK + "indices: [{column: id, kind: BTREE, size: 2}]",
             "5: an index BTREE has no parameter size; it has zone_size",

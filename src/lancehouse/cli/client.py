@@ -135,6 +135,8 @@ class Client(CatalogCalls):
         if parent and tuple(id[len(parent) : 2 * len(parent)]) == parent:
             typed = format_levels(id[2 * len(parent) :])
             return f"the catalog puts {format_levels(parent)} in front of ids already: write {typed or 'less'}"
+        if "there is no dropped table" in str(error):
+            return f"{self._format_command('table list --dropped', id[:-1])} shows those that there are"
         if isinstance(error, TableNotFoundError):
             return f"{self._format_command('table list', id[:-1])} shows the tables that are there"
         if len(id) == 1 and not parent and not getattr(self.namespace, "lists_catalogs", True):
@@ -175,6 +177,7 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
         "a table id is [warehouse or catalog": "an id is all levels joined by dots, such as main.db.docs; the "
         "`parent` of a catalog in ~/.lancehouse.yaml is added automatically, so db.docs is enough there",
         "the catalog's database is out of reach": "check that --db is right and the database is running",
+        "replace=True builds it anew": "add --replace to build it anew, or choose another --name",
         "say it with format=": "set it with --format NAME",
         "No space left on device": "free some space there, and run it again",
     }

@@ -47,6 +47,9 @@ from lancehouse.lake.dataset import TableRef, empty_dataset, open_files
 from lancehouse.lake.errors import clean_message, find_error_class, translate_errors
 from lancehouse.lake.manifests import STAGING
 from lancehouse.lake.operations import ALIASES, SCALAR, VECTOR, default_sub_vectors
+from lancehouse.schema.definitions import shown_columns
+from lancehouse.schema.walk import no_column_error
+from lancehouse.suggestions import suggest
 
 PQ_BITS = 8
 """Lance's default number of bits for product quantization."""
@@ -146,7 +149,8 @@ def _normalize_build(table: TableRef, dataset: lance.LanceDataset, requested: In
     """Return the build with its kind as pylance calls it, after checking that kind, parameters and column exist."""
     kind = ALIASES.get(requested.kind.upper(), requested.kind.upper())
     if kind not in VECTOR + SCALAR:
-        raise InvalidInputError(f"an index {requested.kind!r} is none of {', '.join(VECTOR + SCALAR)}")
+        hint = suggest(requested.kind, [*VECTOR, *SCALAR, *ALIASES])
+        raise InvalidInputError(f"there is no kind of index {requested.kind!r}; {hint}")
     build = dataclasses.replace(requested, kind=kind)
     _check_column(table, dataset, build)
     _check_params(build)
@@ -185,7 +189,7 @@ def _check_column(table: TableRef, dataset: lance.LanceDataset, build: IndexBuil
     # The path of a full-text index may go through lists, which pylance resolves only while it builds the index.
     is_there = dataset.lance_schema.field_case_insensitive(build.column) is not None or build.kind == "FTS"
     if not is_there or _top_level_column(dataset, build) is None:
-        raise TableColumnNotFoundError(f"{table} has no column {build.column}")
+        raise no_column_error(table, [build.column], shown_columns(dataset.schema))
 
 
 def _top_level_column(dataset: lance.LanceDataset, build: IndexBuild) -> Any:

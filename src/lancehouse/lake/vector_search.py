@@ -187,8 +187,11 @@ def resolve_vector_column(table: TableRef, schema: pa.Schema, column: str | None
         require_columns(table, [column], schema.names)
         return column
     vectors = [field.name for field in schema if isinstance(field.type, pa.FixedSizeListType)]
-    if len(vectors) != 1:
-        raise InvalidInputError(f"{table} has {', '.join(vectors) or 'no column'} with vectors: name the one to search")
+    if not vectors:
+        raise InvalidInputError(f"{table} has no column with vectors")
+    if len(vectors) > 1:
+        names = ", ".join(vectors)
+        raise InvalidInputError(f"{table} has several columns with vectors, {names}: name the one to search")
     return vectors[0]
 
 
