@@ -38,7 +38,8 @@ def test_the_readme_example(reference: str, tmp_path: Path) -> None:
 def test_the_example_of_the_server(lancehouse_server: Served) -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "server.md").read_text(), re.S)
     assert block
-    code = block[1].replace("http://127.0.0.1:8181/iceberg", lancehouse_server.iceberg).replace("db", "example")
+    code = block[1].replace("http://127.0.0.1:8181/iceberg", lancehouse_server.iceberg)
+    code = code.replace('["main", ', f'["{lancehouse_server.warehouse}", ')
     *lines, last = code.strip().splitlines()
     found: dict[str, object] = {}
     exec("\n".join([*lines, f"rows = {last}"]), found)

@@ -5,14 +5,11 @@ import shlex
 from pathlib import Path
 from uuid import uuid4
 
-import lance
 import pytest
 from click.testing import CliRunner
-from lance_namespace import connect
 
 from lancehouse.cli.main import main
 from lancehouse.cli.manual import MARK, update_page
-from tests.cli.commands import ROWS
 from tests.servers.lancehouse import Served
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
@@ -31,17 +28,17 @@ def test_what_the_page_says(lancehouse_server: Served, tmp_path: Path, monkeypat
     (tmp_path / ".lancehouse.yaml").write_text(file)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("LANCEHOUSE_CONFIG", raising=False)
-    blocks = re.findall(r"```bash\n(.*?)```", page, re.S)
-    assert len(blocks) == 2
-    for place, block in enumerate(blocks):
-        if place:
-            client = connect("lancehouse.IcebergNamespace", {"endpoint": lancehouse_server.iceberg})
-            for mode in ("create", "append"):
-                lance.write_dataset(
-                    ROWS, namespace_client=client, table_id=[lancehouse_server.warehouse, name, "docs"], mode=mode
-                )
-        for line in re.sub(r"\bdb\b", name, block).splitlines():
-            program, *words = shlex.split(line)
-            assert program == "lancehouse"
-            done = CliRunner().invoke(main, words, env={"COLUMNS": "80"})
-            assert (done.exit_code, done.stderr) == (0, ""), f"{line}: {done.output}"
+    page = re.sub(r"\bdb\b", name, page)
+    first, second = re.findall(r"```bash\n(.*?)```", page, re.S)
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    run(first)
+    exec(code, {})
+    run(second)
+
+
+def run(commands: str) -> None:
+    for line in commands.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "lancehouse"
+        done = CliRunner().invoke(main, words, env={"COLUMNS": "80"})
+        assert (done.exit_code, done.stderr) == (0, ""), f"{line}: {done.output}"

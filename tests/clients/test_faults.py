@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ from tests.servers.faults import (
     FaultProxy,
     answer_after,
     answer_always,
+    garble_answer,
     html,
     lost_answer,
     passes,
@@ -230,8 +230,8 @@ def test_a_lost_create_of_somebody_else_is_not_ours(setup: Setup) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [lost_answer, slow(5), answer_always(503), reset, html, answer_after(200, PAGE)],
-    ids=["lost", "slow", "503", "reset", "html", "html after it was made"],
+    [lost_answer, slow(5), answer_always(503), reset, html, answer_after(200, PAGE), garble_answer],
+    ids=["lost", "slow", "503", "reset", "html", "html after it was made", "garbled"],
 )
 def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
     setup.proxy.add(fault, method="DELETE")
@@ -245,7 +245,9 @@ def test_a_delete_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
 
 @pytest.mark.parametrize("setup", ["iceberg"], indirect=True)
 @pytest.mark.parametrize(
-    "fault", [lost_answer, throttle("0"), answer_after(200, PAGE)], ids=["lost", "429", "html after it was made"]
+    "fault",
+    [lost_answer, throttle("0"), answer_after(200, PAGE), garble_answer],
+    ids=["lost", "429", "html after it was made", "garbled"],
 )
 def test_a_rename_whose_answer_is_lost(setup: Setup, fault: Fault) -> None:
     setup.proxy.add(fault, method="POST", path="rename")
@@ -367,11 +369,6 @@ def committing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rest, "FIRST_BACKOFF_S", 0.001)
     with Cell() as cell, FaultProxy(cell.uri) as proxy:
         yield Committing(cell, proxy, read_timeout(request))
-
-
-def garble_answer(request: Request, forward: Callable[[Request], Answer]) -> Answer:
-    """Let the server do it, then answer what is not encoded as it says."""
-    return replace(forward(request), headers={"Content-Encoding": "gzip"})
 
 
 def refusal(status: int, type_: str = "X") -> Fault:

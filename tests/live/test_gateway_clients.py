@@ -185,13 +185,12 @@ def test_a_first_version_in_storage_alone_is_accepted_from_who_may_write(tmp_pat
 
 def test_the_examples_of_the_page(server: Served) -> None:
     page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text().replace("http://127.0.0.1:8181", server.uri)
-    found: dict[str, Any] = {"rows": VECTORS}
-    client(server).create_namespace(CreateNamespaceRequest(id=["db"]))
+    found: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     assert len(blocks) == 3
     for block in blocks:
         exec(block, found)
-    assert found["db"].open_table("docs", namespace_path=["db"]).count_rows() == 100
+    assert found["db"].open_table("docs", namespace_path=["books"]).count_rows() == 3
     shown = dict(re.findall(r"--conf (\S+?)=(\S+)", page))
     assert shown.items() <= found["settings"].items()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import lance
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lancehouse.pipelines import load
@@ -21,34 +21,39 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S)
 
 
+def write_files(folder: Path) -> None:
+    """Write the files whose names the first lines of the blocks contain, and the rows."""
+    for block in [*blocks("yaml"), *blocks("python")]:
+        if name := re.match(r"# (\w+\.(yml|py))", block):
+            (folder / name[1]).write_text(block)
+    subprocess.run([sys.executable, "rows.py"], cwd=folder, check=True)
+
+
 def test_the_examples(spark: Any, tmp_path: Path) -> None:
-    [pipeline, _], [module, _, code] = blocks("yaml"), blocks("python")
-    (tmp_path / "pipeline.yml").write_text(pipeline)
-    (tmp_path / "embedding.py").write_text(module)
-    (tmp_path / "data").mkdir()
-    rows = {"id": [1, 2, 3], "title": ["a", "b", "c"], "text": ["x y", "z", "zz"], "lang": ["en", "de", "de"]}
-    pq.write_table(pa.table(rows), tmp_path / "data" / "1.parquet")
-    exec(code.replace("local()", "spark"), {"file": tmp_path / "pipeline.yml", "spark": spark})
+    write_files(tmp_path)
+    exec(blocks("python")[-1].replace("local()", "spark"), {"file": tmp_path / "pipeline.yml", "spark": spark})
     table = lance.dataset(tmp_path / "tables" / "docs.lance", version="checked")
     assert table.to_table().to_pylist() == [
-        {"id": 2, "title": "B", "text": "z", "vector": [1.0, 0.0]},
-        {"id": 3, "title": "C", "text": "zz", "vector": [2.0, 0.0]},
+        {"id": 2, "title": "B", "text": "Drei", "vector": [4.0, 0.0]},
+        {"id": 3, "title": "C", "text": "", "vector": [0.0, 0.0]},
     ]
     assert [index.name for index in table.describe_indices()] == ["id_idx"]
 
 
 def test_the_example_of_columns_and_views(tmp_path: Path) -> None:
-    (tmp_path / "chunks.yml").write_text(blocks("yaml")[1])
-    (tmp_path / "features.py").write_text(blocks("python")[1])
-    (tmp_path / "data").mkdir()
-    pq.write_table(pa.table({"id": [1, 2], "text": ["One. Two", ""]}), tmp_path / "data" / "1.parquet")
+    write_files(tmp_path)
     assert load(tmp_path / "chunks.yml").run().has_passed
-    rows = lance.dataset(tmp_path / "tables" / "docs.lance", version="checked").to_table(["id", "words", "summary"])
-    assert rows.to_pylist() == [{"id": 1, "words": 8, "summary": "One"}, {"id": 2, "words": 0, "summary": ""}]
+    rows = lance.dataset(tmp_path / "tables" / "papers.lance", version="checked").to_table(["id", "words", "summary"])
+    assert rows.to_pylist() == [
+        {"id": 1, "words": 8, "summary": "One"},
+        {"id": 2, "words": 4, "summary": "Drei"},
+        {"id": 3, "words": 0, "summary": ""},
+    ]
     chunks = lance.dataset(tmp_path / "tables" / "chunks.lance")
     assert chunks.to_table(["id", "text", "embedding"]).to_pylist() == [
         {"id": 1, "text": "One", "embedding": [1.5, 1.0]},
         {"id": 1, "text": "Two", "embedding": [1.5, 1.0]},
+        {"id": 2, "text": "Drei", "embedding": [2.0, 1.0]},
     ]
     assert [index.name for index in chunks.describe_indices()] == ["text_idx"]
 

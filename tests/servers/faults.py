@@ -82,6 +82,12 @@ def truncate_answer(missing: int = 1) -> Fault:
     return lambda request, forward: replace(forward(request), missing=missing)
 
 
+def garble_answer(request: Request, forward: Forward) -> Answer:
+    """Forward, then answer what is not encoded as it says."""
+    answer = forward(request)
+    return replace(answer, body=answer.body or b"{}", headers={"Content-Encoding": "gzip"})
+
+
 def answer_always(status: int, body: str = "", headers: Mapping[str, str] | None = None) -> Fault:
     """Answer this, whatever was asked; the server never sees the request."""
     answer = Answer(status, body.encode(), {"Content-Type": "application/json", **(headers or {})})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from lancehouse.identifiers import format_levels
 from lancehouse.lake.row_changes import commit_rewrite
 from lancehouse.spark import LanceCatalog, row_statements
 from tests.clients.managed import managed_by_lancehouse
+from tests.servers.lancehouse import Served
 
 
 @pytest.fixture
@@ -850,3 +852,12 @@ def test_generated_merges(cat: LanceCatalog, monkeypatch: pytest.MonkeyPatch, fi
         outcomes = Counter(pool.map(lambda seed: check_merge(cat, seed), range(first, first + MERGES)))
     assert min(outcomes["refused"], outcomes["changed"]) > 1, outcomes
     assert any(by_driver)
+
+
+def test_the_page(spark: Any, lancehouse_server: Served) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text().partition("## Statements")[2]
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    cat = LanceCatalog(spark, "lancehouse.IcebergNamespace", {"endpoint": lancehouse_server.iceberg})
+    exec(block.replace("main.ml", f"{lancehouse_server.warehouse}.page"), {"cat": cat, "spark": spark})
+    assert answer(cat, "SELECT id, title FROM docs") == [{"id": 1, "title": "new"}]
+    spark.catalog.dropTempView("staged")

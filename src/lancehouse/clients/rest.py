@@ -94,8 +94,6 @@ class CallOutcome:
     state: CallState
     reply: Reply | None = None
     error: LanceNamespaceError | None = None
-    is_unreadable: bool = False
-    """Whether a response arrived that cannot be interpreted: the server may have done what was asked."""
 
     @property
     def status(self) -> int:
@@ -229,10 +227,10 @@ class Rest:
                 try:
                     return parse_reply(outcome.result(), model, about)
                 except InternalError as error:
-                    outcome = CallOutcome(CallState.REFUSED, error=error, is_unreadable=True)
+                    in_doubt, outcome = True, CallOutcome(CallState.REFUSED, error=error)
             # Once in doubt, always in doubt: a later "already exists" may be about the object that the lost attempt
             # created.
-            in_doubt = in_doubt or outcome.state is CallState.UNKNOWN or outcome.is_unreadable
+            in_doubt = in_doubt or outcome.state is CallState.UNKNOWN
             if in_doubt and (existing := lookup()) is not None:
                 return existing
             if outcome.state is CallState.REFUSED:
@@ -280,7 +278,7 @@ class Rest:
                 return
             # A 2xx response that is not the catalog's own, such as a proxy's page, proves nothing. Iceberg's
             # specification says the same of 500, which is a plain refusal for all other calls.
-            is_lost = outcome.state in (CallState.DONE, CallState.UNKNOWN) or outcome.is_unreadable
+            is_lost = outcome.state in (CallState.DONE, CallState.UNKNOWN)
             in_doubt = in_doubt or is_lost or (outcome.status >= 500 and outcome.status not in NOT_MADE)
             if in_doubt or outcome.status == CONFLICT:
                 is_made = self._find_commit_state(is_committed)
@@ -362,10 +360,8 @@ class Rest:
             reply = self._send(method, url, headers, data)
         except UnreachableError as error:
             return CallOutcome(CallState.NOT_HANDLED, error=_prefix_error(about, error))
-        except ResponseLostError as error:
+        except (ResponseLostError, UnreadableResponseError) as error:
             return CallOutcome(CallState.UNKNOWN, error=_prefix_error(about, error))
-        except UnreadableResponseError as error:
-            return CallOutcome(CallState.REFUSED, error=_prefix_error(about, error), is_unreadable=True)
         if reply.status < 300 or (reply.status == 304 and "If-None-Match" in headers):
             return CallOutcome(CallState.DONE, reply)
         return CallOutcome(
