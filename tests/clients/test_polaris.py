@@ -105,6 +105,14 @@ def test_the_default_location(namespace: lancehouse.PolarisNamespace, polaris: P
         namespace.declare_table(DeclareTableRequest(id=[CATALOG, "nope", "t"]))
 
 
+def test_a_table_is_created_by_one_request(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
+    """Polaris 1.4 vends no credentials for generic tables: to ask again would be of no use."""
+    namespace.declare_table(DeclareTableRequest(id=[*DB, "first"], location="s3://b/first"))
+    sent = len(polaris.requests)
+    namespace.declare_table(DeclareTableRequest(id=[*DB, "t"], location="s3://b/t", vend_credentials=True))
+    assert [method for method, _ in polaris.requests[sent:]] == ["POST"]
+
+
 def test_a_namespace_without_a_location(namespace: lancehouse.PolarisNamespace, polaris: Polaris) -> None:
     polaris.seed_namespace(CATALOG, "placeless")
     with pytest.raises(lance.InvalidInputError, match="set the property `root`"):

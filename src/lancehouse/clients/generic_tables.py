@@ -40,6 +40,7 @@ class GenericTables:
         *,
         api_path: Callable[[str], str],
         find_root: Callable[[str], str | None],
+        creation_vends: bool = True,
     ) -> None:
         """Make the part of a client.
 
@@ -49,12 +50,14 @@ class GenericTables:
             warehouses: the namespaces of the tables.
             api_path: returns the path above the namespaces of a catalog, as the API of generic tables has it.
             find_root: returns where the server wants tables of a catalog without a location to lie, if it says so.
+            creation_vends: whether the response to a creation has the credentials that the server vends.
         """
         self._rest = rest
         self._settings = settings
         self._warehouses = warehouses
         self._api_path = api_path
         self._find_root = find_root
+        self._creation_vends = creation_vends
 
     def list_candidates(self, namespace: NamespaceId) -> Mapping[str, Entry | None]:
         """List the tables whose format is Lance, or is not listed."""
@@ -134,8 +137,8 @@ class GenericTables:
             on={404: NamespaceNotFoundError, 409: TableAlreadyExistsError},
         )
         entry = to_entry(response)
-        if vend and not entry.vended and locations.local_folder(entry.location) is None:
-            return self.load(table, vend=True)  # Lakekeeper vends credentials only when a table is loaded
+        if vend and not self._creation_vends and not entry.vended and locations.local_folder(entry.location) is None:
+            return self.load(table, vend=True)
         return entry
 
     def delete(self, table: TableId) -> None:

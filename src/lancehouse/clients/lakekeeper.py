@@ -43,6 +43,7 @@ class LakekeeperNamespace(CatalogNamespace):
             warehouses,
             api_path=api_path,
             find_root=lambda catalog: warehouses.call(catalog, lambda paths: paths.root),
+            creation_vends=False,
         )
         self._access = StorageAccess(self._settings, warehouses.announced_locations)
 
