@@ -481,8 +481,8 @@ def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceEr
 
 def _parse_error(reply: Reply) -> tuple[str, str]:
     """Return type and message of an error response of Iceberg REST, Unity or OAuth2; of other bodies, an excerpt."""
-    if 300 <= reply.status < 400:
-        address = reply.headers.get("location", "nowhere").partition("?")[0]
+    if 300 <= reply.status < 400 and (address := reply.headers.get("location")):
+        address = re.sub(r"//[^/]*@", "//***@", re.split("[?#]", address)[0])  # without what may be secret
         return "", f"the server redirects to {address}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)
