@@ -60,6 +60,8 @@ NOT_HANDLED = frozenset({429, 503})
 """Statuses by which a server says that it did not handle the request, for now."""
 NOT_MADE = frozenset({501, 503})
 """Server errors after which a commit was certainly not made; after any other 5xx its state is unknown."""
+MAX_PAGES = 100_000
+"""Most pages of a list that are requested: a server may make up a new token for each."""
 BULK_THRESHOLD = 8
 """Number of objects from which on they are requested in bulk."""
 NO_CONTENT = 204
@@ -202,8 +204,9 @@ class Rest:
             if not token:
                 return
             # A server that ignores the token would return its first page forever.
-            if token in seen_tokens:
-                raise InternalError(f"{about}: the server's list does not end: it gave the token {token!r} twice")
+            if token in seen_tokens or len(seen_tokens) >= MAX_PAGES:
+                number = len(seen_tokens) + 1
+                raise InternalError(f"{about}: the server's list does not end: page {number:,} has the token {token!r}")
             seen_tokens.add(token)
 
     def create(
