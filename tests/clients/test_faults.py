@@ -150,6 +150,25 @@ def test_a_read_that_fails_for_good(
     assert setup.proxy.count("GET", "t$|t[?]") == attempts
 
 
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        (
+            {"Location": "https://me:pass@elsewhere/login?code=pass#pass"},
+            r"redirects to https://\*\*\*@elsewhere/login;",
+        ),
+        ({"Location": "/login"}, "redirects to /login;"),
+        ({}, "the server gave no reason"),
+    ],
+    ids=["secrets", "path", "nowhere"],
+)
+def test_a_redirect_is_not_followed(setup: Setup, headers: dict[str, str], said: str) -> None:
+    setup.proxy.add(answer_always(307, "", headers), path="t$|t[?]", times=ALWAYS)
+    with pytest.raises(lance.InternalError, match=said) as error:
+        setup.namespace.describe_table(DescribeTableRequest(id=[*setup.parent, "t"]))
+    assert "pass" not in str(error.value)
+
+
 def test_no_server_at_all(setup: Setup) -> None:
     with setup.proxy.refusing(), pytest.raises(lance.ServiceUnavailableError, match=r"table cat\.db\.t: no connection"):
         setup.namespace.describe_table(DescribeTableRequest(id=[*setup.parent, "t"]))

@@ -26,6 +26,7 @@ from lance_namespace import (
 from lance_namespace import errors as lance
 
 import lancehouse
+from lancehouse.clients import rest
 from lancehouse.clients.catalog_namespace import LOOKAHEAD
 from tests.servers.faults import FaultProxy, answer_always
 from tests.servers.lancehouse import Served
@@ -508,6 +509,23 @@ def test_lists_without_their_key_are_empty(answer: dict[str, Any]) -> None:
     with KeylessServer({"overrides": {"prefix": "p", "paging": True}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
         assert namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces == []
+
+
+@pytest.mark.parametrize("makes_up_tokens", [False, True])
+def test_a_list_that_does_not_end(monkeypatch: pytest.MonkeyPatch, makes_up_tokens: bool) -> None:
+    class EndlessServer(Fake):
+        def answer(self, request: Request) -> Answer:
+            if not request.path.endswith("/namespaces"):
+                return super().answer(request)
+            token = f"page {len(self.requests)}" if makes_up_tokens else "next"
+            return Answer.json({"namespaces": [["db"]], "next-page-token": token})
+
+    monkeypatch.setattr(rest, "MAX_PAGES", 5)
+    with EndlessServer({"overrides": {"prefix": "p"}}, "/p") as server:
+        namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
+        with pytest.raises(lance.InternalError, match="the server's list does not end"):
+            namespace.list_namespaces(ListNamespacesRequest(id=["wh"]))
+        assert len(server.requests) == 1 + (6 if makes_up_tokens else 2)
 
 
 def test_an_unasked_304(proxy: FaultProxy, namespace: lancehouse.IcebergNamespace, db: list[str]) -> None:

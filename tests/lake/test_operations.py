@@ -4,6 +4,7 @@ import inspect
 import pickle
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lance_namespace import (
@@ -11,6 +12,7 @@ from lance_namespace import (
     CreateTableRequest,
     DescribeTableRequest,
     DescribeTableResponse,
+    InvalidInputError,
     LanceNamespace,
     PermissionDeniedError,
 )
@@ -33,6 +35,20 @@ def test_every_operation_of_the_interface_is_accounted_for() -> None:
     interface = {name for name, _ in inspect.getmembers(LanceNamespace, inspect.isfunction) if not name.startswith("_")}
     done = {name for name in interface if getattr(TableOperations, name) is not getattr(LanceNamespace, name)}
     assert interface - done == CATALOG | LATER | CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("request_dict", "said"),
+    [
+        ({"id": "s3cr3t"}, "DescribeTableRequest: id: Input should be a valid list"),
+        ({"id": ["t"], "context": {"password": ["s3cr3t"]}}, "DescribeTableRequest: context.password: "),
+    ],
+)
+def test_a_dict_that_is_no_request(ours: FolderNamespace, request_dict: Any, said: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        ours.describe_table(request_dict)
+    assert str(error.value).startswith(said)
+    assert "s3cr3t" not in str(error.value)
 
 
 def test_a_namespace_pickles(ours: FolderNamespace, table: list[str]) -> None:

@@ -60,6 +60,8 @@ NOT_HANDLED = frozenset({429, 503})
 """Statuses by which a server says that it did not handle the request, for now."""
 NOT_MADE = frozenset({501, 503})
 """Server errors after which a commit was certainly not made; after any other 5xx its state is unknown."""
+MAX_PAGES = 100_000
+"""Most pages of a list that are requested: a server may make up a new token for each."""
 BULK_THRESHOLD = 8
 """Number of objects from which on they are requested in bulk."""
 NO_CONTENT = 204
@@ -200,8 +202,9 @@ class Rest:
             if not token:
                 return
             # A server that ignores the token would return its first page forever.
-            if token in seen_tokens:
-                raise InternalError(f"{about}: the server's list does not end: it gave the token {token!r} twice")
+            if token in seen_tokens or len(seen_tokens) >= MAX_PAGES:
+                number = len(seen_tokens) + 1
+                raise InternalError(f"{about}: the server's list does not end: page {number:,} has the token {token!r}")
             seen_tokens.add(token)
 
     def create(
@@ -477,8 +480,8 @@ def _prefix_error(about: object, error: LanceNamespaceError) -> LanceNamespaceEr
 
 def _parse_error(reply: Reply) -> tuple[str, str]:
     """Return type and message of an error response of Iceberg REST, Unity or OAuth2; of other bodies, an excerpt."""
-    if 300 <= reply.status < 400:
-        address = reply.headers.get("location", "nowhere").partition("?")[0]
+    if 300 <= reply.status < 400 and (address := reply.headers.get("location")):
+        address = re.sub(r"//[^/]*@", "//***@", re.split("[?#]", address)[0])  # without what may be secret
         return "", f"the server redirects to {address}; set `endpoint` to its new address"
     try:
         body = json.loads(reply.body)

@@ -482,7 +482,10 @@ def _parse_request(model: type[BaseModel], request: dict[str, Any]) -> BaseModel
     try:
         return model.model_validate(request)
     except ValidationError as error:
-        raise InvalidInputError(f"this is no {model.__name__}: {error}") from error
+        # Without the input, which may be secret, such as a storage option.
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"])) or "the request"
+        raise InvalidInputError(f"{model.__name__}: {field}: {first['msg']}") from None
 
 
 def _to_plain(answer: Any) -> Any:
