@@ -284,6 +284,24 @@ def test_what_is_being_purged_is_not_restored(
     assert catalog.tables.list(caller, main, T.levels, None, None) == ([], None)
 
 
+def test_of_two_that_purge_a_table_both_have_done_so(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = create(catalog, caller)
+    drop(catalog, caller)
+    delete_files = dropped_tables.delete_files
+
+    def delete_after_other(*args: Any) -> None:
+        monkeypatch.undo()
+        catalog.dropped_tables.purge(caller, main, T)
+        delete_files(*args)
+
+    monkeypatch.setattr(dropped_tables, "delete_files", delete_after_other)
+    catalog.dropped_tables.purge(caller, main, T)
+    assert not Path(location).exists()
+    assert catalog.dropped_tables.list(caller, main) == []
+
+
 def test_what_is_being_restored_is_not_purged(
     catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
