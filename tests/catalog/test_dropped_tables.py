@@ -233,6 +233,26 @@ def test_purge_now(catalog: Catalog, main: Warehouse, caller: Caller) -> None:
         catalog.dropped_tables.purge(caller, main, T)
 
 
+@pytest.mark.parametrize("kind", ["lance", "iceberg"])
+def test_of_two_that_create_a_table_the_second_is_told_that_it_exists(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Both have found the name free; the first then has the location too."""
+    if catalog.database.is_local:
+        pytest.skip("SQLite has one transaction that writes at a time")
+
+    def create_first(*args: Any) -> str:
+        monkeypatch.undo()
+        with ThreadPoolExecutor() as pool:
+            pool.submit(create, catalog, caller, kind=kind).result()
+        return require_location_free(*args)
+
+    require_location_free = entries.require_location_free
+    monkeypatch.setattr(entries, "require_location_free", create_first)
+    with pytest.raises(TableAlreadyExistsError):
+        create(catalog, caller, kind=kind)
+
+
 def test_what_is_being_purged_is_not_restored(
     catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +282,24 @@ def test_what_is_being_purged_is_not_restored(
         assert is_found.wait(60)
         catalog.dropped_tables.purge(caller, main, T)
     assert catalog.tables.list(caller, main, T.levels, None, None) == ([], None)
+
+
+def test_of_two_that_purge_a_table_both_have_done_so(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = create(catalog, caller)
+    drop(catalog, caller)
+    delete_files = dropped_tables.delete_files
+
+    def delete_after_other(*args: Any) -> None:
+        monkeypatch.undo()
+        catalog.dropped_tables.purge(caller, main, T)
+        delete_files(*args)
+
+    monkeypatch.setattr(dropped_tables, "delete_files", delete_after_other)
+    catalog.dropped_tables.purge(caller, main, T)
+    assert not Path(location).exists()
+    assert catalog.dropped_tables.list(caller, main) == []
 
 
 def test_what_is_being_restored_is_not_purged(

@@ -113,7 +113,7 @@ class DroppedTables:
             return replace(row, purge=True)
 
         row = write_once(self._database, caller, work)
-        if not self._delete(caller, warehouse, row):
+        if not self._delete(caller, warehouse, row) and self._find_entry(row) is not None:
             raise ServiceUnavailableError(f"{name} is purged, but files of it are left: the server will try again")
 
     def delete_expired(self, caller: Caller, warehouse: Warehouse) -> int:
@@ -128,8 +128,11 @@ class DroppedTables:
         return sum(self._delete(caller, warehouse, row) for row in rows)
 
     def _delete(self, caller: Caller, warehouse: Warehouse, row: DroppedRow) -> bool:
-        """Delete the files, then the entry: if this process dies in between, another goes on."""
-        entry = self._database.read(lambda tx: dropped.find_dropped_entry(tx, row.entry_id))
+        """Delete the files, then the entry: if this process dies in between, another goes on.
+
+        False: some files are left, or another one has deleted the table.
+        """
+        entry = self._find_entry(row)
         if entry is None:
             return False
         try:
@@ -147,6 +150,9 @@ class DroppedTables:
             return is_deleted
 
         return self._database.write(work)
+
+    def _find_entry(self, row: DroppedRow) -> EntryRow | None:
+        return self._database.read(lambda tx: dropped.find_dropped_entry(tx, row.entry_id))
 
 
 def require_purge_allowed(name: TableName, properties: Mapping[str, str]) -> None:

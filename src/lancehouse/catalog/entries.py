@@ -241,7 +241,13 @@ def create_entry(
     namespace = require_name_free(tx, warehouse, name, kind)
     if kind != "view":
         release_location(tx, location_key(location, kind))
-    key = require_location_free(tx, location, kind)
+    try:
+        key = require_location_free(tx, location, kind)
+    except InvalidInputError:
+        # The check waits for others that create a table there. If one has the name by now, that is the error that
+        # clients expect.
+        require_name_free(tx, warehouse, name, kind)
+        raise
     entry = repository.insert_entry(
         tx,
         namespace.id,
