@@ -412,7 +412,8 @@ class _SourceChanges:
 
     @classmethod
     def find(cls, pinned: PinnedVersion, definition: ViewDefinition, since: int, retried: Sequence[int]) -> Self:
-        """Find the rows that are new or changed: by a change of the row, or of a computed column; and those to retry.
+        """Find the rows that are new or changed: by a change of the row, or of a computed column that the view takes;
+        and those to retry.
 
         Args:
             pinned: version of the source.
@@ -422,10 +423,10 @@ class _SourceChanges:
         """
         table, source = pinned.open()
         terms = [changed_since(since)]
-        if since and (computed := definitions(source.schema).values()):
+        if since and (companions := _find_companions(source, definition)):
             # A fill that was committed since may have read, and noted, an older version.
             oldest = min([since, *_find_fills(table, since, pinned.version)])
-            terms += [f"{quote_name(definition.companion)}.at >= {oldest}" for definition in computed]
+            terms += [f"{quote_name(companion)}.at >= {oldest}" for companion in companions]
         terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
         conditions = [f"({' OR '.join(terms)})"] if since else []
         if definition.where is not None:
@@ -434,6 +435,16 @@ class _SourceChanges:
         with translate_errors(table, table.storage_options):
             alive, changed = (read_row_ids(source, where) for where in (definition.where, condition))
         return cls(condition, len(changed), np.setdiff1d(alive, changed).astype(np.int64))
+
+
+def _find_companions(source: lance.LanceDataset, view: ViewDefinition) -> list[str]:
+    """Return the companions of the computed columns that a view takes, and of those whose names its SQL contains."""
+    sql = "\n".join([*view.columns.values(), view.where or ""]).lower()
+    return [
+        column.companion
+        for name, column in definitions(source.schema).items()
+        if name in view.inputs or name.lower() in sql or column.companion.lower() in sql
+    ]
 
 
 @dataclass(frozen=True, slots=True)
