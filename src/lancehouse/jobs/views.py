@@ -54,12 +54,20 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, VersionSelector, enclose_sql, translate_refusals
+from lancehouse.lake.dataset import (
+    OFFSET,
+    OFFSET_BITS,
+    TableRef,
+    VersionSelector,
+    enclose_sql,
+    require_storable_names,
+    translate_refusals,
+)
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_changes import commit_rewrite, delete_rows, offsets_by_fragment, retry_conflicts
 from lancehouse.schema.definitions import SOURCE_ROW, VIEW, VIEW_OF, ViewDefinition, definitions
-from lancehouse.schema.walk import check_types, relax_nullability, require_columns, require_storable_names
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 
 REFRESHED = "lancehouse.view.refreshed"
 """Key of a table's configuration: the version of the source that the view shows, its transaction, how many rows failed,
