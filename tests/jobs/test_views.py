@@ -297,6 +297,22 @@ def test_a_fill_of_the_source_beside_a_refresh_is_seen(jobs: TableJobs, tmp_path
     assert jobs.refresh("sizes").inserted == 0
 
 
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [(["id", "size"], None), ({"id": "ID + Size"}, None), (["id"], "`size` > 0"), (["id"], "_lancehouse_size.at > 0")],
+)
+def test_only_fills_of_columns_that_a_view_takes_count(jobs: TableJobs, columns: Any, where: str | None) -> None:
+    jobs.define_columns("docs", {"size": "id + 1", "other": "id + 2"})
+    jobs.create_materialized_view("sizes", "docs", columns=columns, where=where)
+    jobs.create_materialized_view("chunks", "docs", chunk, columns=["id"])
+    calls.clear()
+    jobs.backfill("docs", "other")
+    assert (jobs.refresh("sizes").inserted, jobs.refresh("chunks").inserted) == (0, 0)
+    jobs.backfill("docs", "size")
+    assert (jobs.refresh("sizes").inserted, jobs.refresh("chunks").inserted) == (6, 0)
+    assert not calls
+
+
 def test_a_refresh_that_died_is_gone_on_with_after_a_fill_of_the_source(
     jobs: TableJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ from lancehouse.lake.column_states import (
     name_inputs,
 )
 from lancehouse.lake.commits import NewFragment, TableLocation, commit, find_lost_fragments, locate_table
-from lancehouse.lake.dataset import TableRef, empty_dataset, enclose_sql, translate_refusals
+from lancehouse.lake.dataset import TableRef, empty_dataset, enclose_sql, require_storable_names, translate_refusals
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.job_records import JobProgress
 from lancehouse.lake.row_changes import ATTEMPTS, retry_conflicts
@@ -47,7 +47,7 @@ from lancehouse.schema.definitions import (
     definitions,
     require_free_names,
 )
-from lancehouse.schema.walk import check_types, relax_nullability, require_columns, require_storable_names
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 
 logger = logging.getLogger(__name__)
 

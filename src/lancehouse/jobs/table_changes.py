@@ -26,7 +26,7 @@ from lancehouse.jobs.job import declare_table, undo_declaration
 from lancehouse.lake import commits
 from lancehouse.lake.column_states import error_records, find_field_id, name_inputs
 from lancehouse.lake.commits import locate_table
-from lancehouse.lake.dataset import TableRef, VersionSelector, empty_dataset
+from lancehouse.lake.dataset import TableRef, VersionSelector, empty_dataset, require_storable_names
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.row_changes import retry_conflicts
 from lancehouse.properties import MANAGED_BY, STORAGE_PREFIX, TABLE_TYPE
@@ -37,7 +37,6 @@ from lancehouse.schema.walk import (
     check_types,
     no_column_error,
     relax_nullability,
-    require_storable_names,
 )
 from lancehouse.secrets import redact_properties
 

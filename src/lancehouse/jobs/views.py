@@ -54,12 +54,20 @@ from lancehouse.lake.commits import (
     parse_new_fragments,
     write_uncommitted,
 )
-from lancehouse.lake.dataset import OFFSET, OFFSET_BITS, TableRef, VersionSelector, enclose_sql, translate_refusals
+from lancehouse.lake.dataset import (
+    OFFSET,
+    OFFSET_BITS,
+    TableRef,
+    VersionSelector,
+    enclose_sql,
+    require_storable_names,
+    translate_refusals,
+)
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.manifests import read_transaction_uuid
 from lancehouse.lake.row_changes import commit_rewrite, delete_rows, offsets_by_fragment, retry_conflicts
 from lancehouse.schema.definitions import SOURCE_ROW, VIEW, VIEW_OF, ViewDefinition, definitions
-from lancehouse.schema.walk import check_types, relax_nullability, require_columns, require_storable_names
+from lancehouse.schema.walk import check_types, relax_nullability, require_columns
 
 REFRESHED = "lancehouse.view.refreshed"
 """Key of a table's configuration: the version of the source that the view shows, its transaction, how many rows failed,
@@ -412,7 +420,8 @@ class _SourceChanges:
 
     @classmethod
     def find(cls, pinned: PinnedVersion, definition: ViewDefinition, since: int, retried: Sequence[int]) -> Self:
-        """Find the rows that are new or changed: by a change of the row, or of a computed column; and those to retry.
+        """Find the rows that are new or changed: by a change of the row, or of a computed column that the view takes;
+        and those to retry.
 
         Args:
             pinned: version of the source.
@@ -422,10 +431,10 @@ class _SourceChanges:
         """
         table, source = pinned.open()
         terms = [changed_since(since)]
-        if since and (computed := definitions(source.schema).values()):
+        if since and (companions := _find_companions(source, definition)):
             # A fill that was committed since may have read, and noted, an older version.
             oldest = min([since, *_find_fills(table, since, pinned.version)])
-            terms += [f"{quote_name(definition.companion)}.at >= {oldest}" for definition in computed]
+            terms += [f"{quote_name(companion)}.at >= {oldest}" for companion in companions]
         terms += [f"_rowid IN ({', '.join(map(str, retried))})"] if retried else []
         conditions = [f"({' OR '.join(terms)})"] if since else []
         if definition.where is not None:
@@ -434,6 +443,16 @@ class _SourceChanges:
         with translate_errors(table, table.storage_options):
             alive, changed = (read_row_ids(source, where) for where in (definition.where, condition))
         return cls(condition, len(changed), np.setdiff1d(alive, changed).astype(np.int64))
+
+
+def _find_companions(source: lance.LanceDataset, view: ViewDefinition) -> list[str]:
+    """Return the companions of the computed columns that a view takes, and of those whose names its SQL contains."""
+    sql = "\n".join([*view.columns.values(), view.where or ""]).lower()
+    return [
+        column.companion
+        for name, column in definitions(source.schema).items()
+        if name in view.inputs or name.lower() in sql or column.companion.lower() in sql
+    ]
 
 
 @dataclass(frozen=True, slots=True)

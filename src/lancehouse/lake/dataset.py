@@ -26,6 +26,7 @@ from lance_namespace.errors import (
     InvalidInputError,
     LanceNamespaceError,
     TableNotFoundError,
+    TableSchemaValidationError,
     TableVersionNotFoundError,
 )
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
@@ -38,7 +39,6 @@ from lancehouse.lake.confinement import Confinement, require_inside, require_no_
 from lancehouse.lake.errors import translate_errors
 from lancehouse.locations import local_folder, parse
 from lancehouse.schema.jsonarrow import to_jsonarrow
-from lancehouse.schema.walk import require_storable_names
 
 MAIN = "main"
 """Name of the main branch, which has no name in Lance's paths."""
@@ -63,6 +63,10 @@ _TAGS = "_refs/tags"
 """Folder of the tags below a table's location."""
 _ENCODED_TWICE = re.compile(r"Not found: .*/_refs/tags/\S*%25")
 """Error of pylance for a tag whose name is not ASCII."""
+LANCE_COLUMNS = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
+"""Columns that Lance has of each row. It cannot read a table in which another column has such a name."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _PARENTHESES = re.compile(r"""[()]|'[^']*'?|"[^"]*"?|`[^`]*`?|--[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
 """Parentheses in SQL, and what may contain some that do not count: texts, quoted names and comments."""
@@ -318,6 +322,28 @@ def exists(location: str, storage_options: StorageOptions | None = None) -> bool
     does not respond raise.
     """
     return TableRef(location, storage_options or {}).exists()
+
+
+def require_storable_names(names: Iterable[str]) -> None:
+    """Refuse names of columns with which a table could not be written, or not be read any more.
+
+    Raises:
+        TableSchemaValidationError: a name is empty, or has a dot or a backquote.
+        InvalidInputError: it has a null character, or is that of a column of Lance's own.
+    """
+    for place, name in enumerate(names, 1):
+        if not name:
+            raise TableSchemaValidationError(
+                f"column {place} has no name (as pandas writes its index, unless told not to)"
+            )
+        if "." in name or "`" in name:
+            raise TableSchemaValidationError(
+                f"Lance takes no column with a dot or a backquote in its name, such as {name}"
+            )
+        if "\0" in name:
+            raise InvalidInputError(f"the name of a column has no null character, got {name!r}")
+        if name in LANCE_COLUMNS:
+            raise InvalidInputError(f"{name} is a column that Lance has of each row: give the column another name")
 
 
 def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) -> lance.LanceDataset:

@@ -76,13 +76,12 @@ from pydantic import BaseModel, ValidationError
 
 from lancehouse.lake.chunked_scan import batch_rows
 from lancehouse.lake.confinement import Confinement
-from lancehouse.lake.dataset import MAIN, TableRef, enclose_sql, read_tags
+from lancehouse.lake.dataset import MAIN, TableRef, enclose_sql, read_tags, require_storable_names
 from lancehouse.lake.query_operations import QueryOperations
 from lancehouse.lake.row_operations import RowOperations
 from lancehouse.lake.versions import VersionOperations, transaction_id
 from lancehouse.paging import paginate
 from lancehouse.schema.jsonarrow import type_from_jsonarrow
-from lancehouse.schema.walk import require_storable_names
 
 VECTOR = ("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
 SCALAR = ("BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "RTREE", "FTS")

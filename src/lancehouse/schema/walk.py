@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
-from lance_namespace.errors import InvalidInputError, TableColumnNotFoundError, TableSchemaValidationError
+from lance_namespace.errors import TableColumnNotFoundError, TableSchemaValidationError
 
 T = TypeVar("T")
 
@@ -244,34 +244,6 @@ def check_types(schema: pa.Schema) -> None:
                 f"column {column.name} has the type {column.type}, as no value tells another: give it one, in SQL by "
                 "cast(NULL AS string), in Arrow by pa.array(values, pa.string()), or leave the column out"
             )
-
-
-LANCE_COLUMNS = frozenset(
-    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
-)
-"""Columns that Lance has of each row. It cannot read a table in which another column has such a name."""
-
-
-def require_storable_names(names: Iterable[str]) -> None:
-    """Refuse names of columns with which a table could not be written, or not be read any more.
-
-    Raises:
-        TableSchemaValidationError: a name is empty, or has a dot or a backquote.
-        InvalidInputError: it has a null character, or is that of a column of Lance's own.
-    """
-    for place, name in enumerate(names, 1):
-        if not name:
-            raise TableSchemaValidationError(
-                f"column {place} has no name (as pandas writes its index, unless told not to)"
-            )
-        if "." in name or "`" in name:
-            raise TableSchemaValidationError(
-                f"Lance takes no column with a dot or a backquote in its name, such as {name}"
-            )
-        if "\0" in name:
-            raise InvalidInputError(f"the name of a column has no null character, got {name!r}")
-        if name in LANCE_COLUMNS:
-            raise InvalidInputError(f"{name} is a column that Lance has of each row: give the column another name")
 
 
 def _is_void(dtype: Any) -> bool:
