@@ -4,6 +4,7 @@ import errno
 import json
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from lance_namespace.errors import PermissionDeniedError
 
 from lancehouse.cli.main import main
+from tests.cli.commands import error_text, run
 
 FAILURES = {
     "catalog": PermissionDeniedError("table a.b is [hidden]"),
@@ -113,3 +115,26 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
 def test_help_names_every_command() -> None:
     words = CliRunner().invoke(main, ["-h"]).stdout
     assert all(name in words for name in main.commands)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit"],
+        ["audit", "prune", "--before", "2020-01", "--yes"],
+        ["db", "adopt", "--yes"],
+        ["maintenance", "run", "main.db.docs"],
+        ["maintenance", "status"],
+        ["maintenance", "worker"],
+        ["principal", "delete", "alice"],
+        ["principal", "group", "list"],
+        ["principal", "list"],
+        ["principal", "who-can", "main.db.docs"],
+    ],
+)
+def test_a_database_that_does_not_exist(words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "mistyped" / "catalog.db"
+    assert error_text(run(*words, "--db", f"sqlite:///{file}")) == (
+        f"Error: there is no database {file}\nHint: check --db; `lancehouse serve` creates a database\n"
+    )
+    assert not file.parent.exists()

@@ -46,6 +46,16 @@ def open_database(url: str, say: Say = _ignore_line) -> Database:
     return database
 
 
+def require_database(url: str) -> None:
+    """Raise if there is no such file of SQLite: a mistyped one would otherwise be taken for a catalog without tables.
+
+    Raises:
+        InvalidInputError: the URL is not valid, or there is no such file.
+    """
+    if (file := Database(url).file) is not None and not file.exists():
+        raise InvalidInputError(f"there is no database {file}")
+
+
 def default_warehouse_location(database: Database) -> str | None:
     """Return the location of the default warehouse, beside SQLite's file; None with other databases."""
     return str(database.file.parent / "warehouse") if database.file is not None else None

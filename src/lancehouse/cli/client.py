@@ -178,6 +178,7 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
         "`parent` of a catalog in ~/.lancehouse.yaml is added automatically, so db.docs is enough there",
         "the catalog's database is out of reach": "check that --db is right and the database is running",
         "replace=True builds it anew": "add --replace to build it anew, or choose another --name",
+        "there is no database": "check --db; `lancehouse serve` creates a database",
         "say it with format=": "set it with --format NAME",
         "No space left on device": "free some space there, and run it again",
     }

@@ -150,9 +150,11 @@ def worker(
     server.
     """
     with requires_extra("server"):
+        from lancehouse.catalog.bootstrap import require_database
         from lancehouse.maintenance.process import find_warehouses, run_worker, spark_chooser, stop_on_signal
         from lancehouse.server.settings import ServerSettings
     settings = ServerSettings.parse({"db": db}, warehouses, (), config)
+    require_database(settings.db)
     chooser = spark_chooser(spark_master, endpoint, token, settings) if spark_master else None
     with stop_on_signal() as stop:
         run_worker(settings, find_warehouses(settings), threads, stop, chooser)

@@ -132,13 +132,24 @@ def with_config(help: str) -> Command:
 
 
 @contextmanager
-def open_database(url: str | None) -> Iterator[Database]:
-    """Open the database of a catalog server, which is created if it does not exist."""
+def open_database(url: str | None, *, creates: bool = False) -> Iterator[Database]:
+    """Open the database of a catalog server.
+
+    Args:
+        url: where it is; default: in the data folder.
+        creates: create it if it does not exist.
+
+    Raises:
+        InvalidInputError: it does not exist.
+    """
     with requires_extra("server"):
         from lancehouse.catalog import bootstrap
     from lancehouse.settings import default_db
 
-    with closing(bootstrap.open_database(url or default_db())) as database:
+    url = url or default_db()
+    if not creates:
+        bootstrap.require_database(url)
+    with closing(bootstrap.open_database(url)) as database:
         yield database
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,10 +98,10 @@ def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None
     return int((time.time() + int(match[1]) * UNITS[match[2]]) * 1000)
 
 
-def with_principals(command: Command) -> Command:
+def with_principals(command: Command, *, creates: bool = False) -> Command:
     """Add the options that say whose principals they are, those of a database or of a running server.
 
-    The command gets them as `principals`.
+    The command gets them as `principals`. If `creates` is true, the database is created if it does not exist.
     """
 
     @with_db
@@ -113,7 +113,7 @@ def with_principals(command: Command) -> Command:
     )
     @wraps(command)
     def wrapper(*arguments: Any, db: str | None, server: str | None, config: str | None = None, **options: Any) -> Any:
-        with open_principals(db, server, config) as principals:
+        with open_principals(db, server, config, creates=creates) as principals:
             return command(*arguments, principals=principals, **options)
 
     return wrapper
@@ -121,9 +121,9 @@ def with_principals(command: Command) -> Command:
 
 @contextmanager
 def open_principals(
-    db: str | None, server: str | None, config: str | None
+    db: str | None, server: str | None, config: str | None, *, creates: bool
 ) -> Iterator[CatalogPrincipals | RemotePrincipals]:
-    """Open the principals of a server, or of a database, which is created if it does not exist."""
+    """Open the principals of a server, or of a database."""
     with requires_extra("server"):
         from lancehouse.catalog.principals import Principals as CatalogPrincipals
         from lancehouse.server.settings import configured_names
@@ -135,7 +135,7 @@ def open_principals(
         with closing(connect_server(ctx, server)) as remote:
             yield remote
         return
-    with open_database(db) as database:
+    with open_database(db, creates=creates) as database:
         yield CatalogPrincipals(database, configured_names(config) if config else ())
 
 
@@ -174,7 +174,7 @@ def principal() -> None:
 @with_table
 @click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
 @with_backends
-@with_principals
+@partial(with_principals, creates=True)
 @click.pass_obj
 def create(
     app: CliContext,
@@ -355,7 +355,7 @@ def group() -> None:
 
 @group.command("create")
 @click.argument("name")
-@with_principals
+@partial(with_principals, creates=True)
 @click.pass_obj
 def create_group(app: CliContext, name: str, principals: Principals) -> None:
     """Create a group.

@@ -183,9 +183,12 @@ def adopt(
     """
     app: CliContext = ctx.obj
     with requires_extra("server"):
+        from lancehouse.catalog.bootstrap import require_database
         from lancehouse.maintenance.adoption import Adoption
         from lancehouse.server.settings import ServerSettings
-    with Adoption.open(ServerSettings.parse({"db": db}, (), (), config)) as adoption:
+    settings = ServerSettings.parse({"db": db}, (), (), config)
+    require_database(settings.db)
+    with Adoption.open(settings) as adoption:
         plans = _plan_adoptions(app, adoption, names)
         rows = [row for plan in plans for row in map(_format_difference, plan.differences)]
         words = [f"Warehouse {plan.warehouse.name}: {plan.conflict or 'takes changes'}" for plan in plans]
