@@ -173,7 +173,7 @@ class RemotePrincipals:
         self._post(f"{_path('groups', group)}/members", {"add": list(principals)}, group)
 
     def remove_members(self, group: str, principals: Sequence[str]) -> None:
-        """Take principals out of a group."""
+        """Remove principals from a group."""
         self._post(f"{_path('groups', group)}/members", {"remove": list(principals)}, group)
 
     def who_can(self, warehouse: str, levels: tuple[str, ...], table: str | None = None) -> Sequence[Access]:
