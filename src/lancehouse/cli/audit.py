@@ -39,15 +39,15 @@ def parse_moment(_: click.Context, __: click.Parameter, value: str | None) -> in
 
 @click.group(invoke_without_command=True)
 @with_db
-@click.option("--warehouse", metavar="NAME", help="Only of this warehouse.")
-@click.option("--namespace", metavar="ID", default="", callback=parse_id, help="Only there and below: a.b.")
-@click.option("--name", metavar="NAME", help="Only of tables, views or principals of this name.")
-@click.option("--principal", metavar="NAME", help="Only by this principal.")
-@click.option("--action", metavar="WORD", help="Only such as table, table.drop or grant.")
-@click.option("--since", metavar="TIME", callback=parse_moment, help="From then on: 2026-11, 2026-11-18.")
-@click.option("--until", metavar="TIME", callback=parse_moment, help="Before then.")
-@click.option("--limit", type=COUNT, default=100, show_default=True, help="Most changes to show.")
-@click.option("--json-lines", is_flag=True, help="One JSON object in a line for each change, without a limit.")
+@click.option("--warehouse", metavar="NAME", help="Only changes in this warehouse.")
+@click.option("--namespace", metavar="ID", default="", callback=parse_id, help="Only this namespace and below: a.b.")
+@click.option("--name", metavar="NAME", help="Only changes of tables, views or principals with this name.")
+@click.option("--principal", metavar="NAME", help="Only changes by this principal.")
+@click.option("--action", metavar="WORD", help="Only changes of this kind: table, table.drop, grant.")
+@click.option("--since", metavar="TIME", callback=parse_moment, help="Only changes since then: 2026-11, 2026-11-18.")
+@click.option("--until", metavar="TIME", callback=parse_moment, help="Only changes before then.")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Maximum number of changes to show.")
+@click.option("--json-lines", is_flag=True, help="Print each change as JSON on a line, without a limit.")
 @click.pass_context
 def audit(
     ctx: click.Context,

@@ -58,9 +58,15 @@ def parse_checks(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 @click.option("--impl", metavar="NAME", is_eager=True, help="Alias (iceberg, dir, …) or full class path.")
 @with_properties
 @click.option(
-    "--parent", metavar="ID", default="", callback=parse_id, help="Where to work: a.b or a.`b.c`; else the root."
+    "--parent",
+    metavar="ID",
+    default="",
+    callback=parse_id,
+    help="Namespace to work in, a.b or a.`b.c`; default: the root.",
 )
-@click.option("--root", "--location", metavar="FOLDER", help="Where tables may lie; default: a temporary folder.")
+@click.option(
+    "--root", "--location", metavar="FOLDER", help="Folder or URI for the tables; default: a temporary folder."
+)
 @click.option("--entries", type=click.IntRange(6), help=f"Length of a long list; default {SMALL}, {LARGE} with --full.")
 @click.option("--full", is_flag=True, help="Test long lists (205 entries), where servers tend to fail.")
 @click.option(
@@ -92,8 +98,8 @@ def conformance(
 ) -> None:
     """Check an implementation of lance_namespace on a live server.
 
-    The suite makes namespaces and tables with names of its own below --parent, and removes them again. It
-    exits with 1 if something does not hold.
+    The suite creates namespaces and tables with unique names below --parent, and removes them at
+    the end. The exit code is 1 if a check fails.
     """
     from lancehouse.conformance.target import ConformanceTarget
 

@@ -30,14 +30,16 @@ def parse_ids(ctx: click.Context, param: click.Parameter, values: Sequence[str])
 @with_side("target", "TO")
 @with_namespace
 @click.option("--table", "tables", metavar="ID", multiple=True, callback=parse_ids, help="Only this one. Repeatable.")
-@click.option("--data", is_flag=True, help="Copy the data too, on Spark; else TO names the same places.")
+@click.option(
+    "--data", is_flag=True, help="Copy the data too, on Spark; otherwise both catalogs refer to the same data."
+)
 @click.option("--root", metavar="PLACE", help="With --data: where the copies go; default: where TO puts tables.")
 @click.option(
     "--on-conflict",
     type=click.Choice([FAIL, SKIP, REPLACE]),
     default=FAIL,
     show_default=True,
-    help="Where TO has another table of that name; replace takes its entry away, not its data.",
+    help="What to do if TO has another table of that name; replace removes its entry, not its data.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan without changing anything.")
 @with_cores
@@ -58,9 +60,10 @@ def copy(
 ) -> None:
     """Copy the tables of one catalog to another.
 
-    ~/.lancehouse.yaml names both, FROM and TO. Ids are the same in both, after the `parent` of each. All is planned
-    before anything is done; the same command again goes on where it was. With --data all versions and tags of the main
-    branch are kept; other branches stay behind, and are named.
+    FROM and TO are catalogs of ~/.lancehouse.yaml. Ids are the same in both, after the `parent` of
+    each. Everything is planned before anything is done; after a failure, the same command
+    continues. With --data, all versions and tags of the main branch are copied; other branches are
+    not, and are listed.
     """
     from lancehouse.admin.copy import Copier, select_tables
 
@@ -177,14 +180,19 @@ FIELDS = ("location", "version", "rows", "schema", "properties")
 @with_side("second", "B")
 @with_namespace
 @click.option(
-    "--ignore", "ignored", metavar="FIELD", type=click.Choice(FIELDS), multiple=True, help=f"Of {', '.join(FIELDS)}."
+    "--ignore",
+    "ignored",
+    metavar="FIELD",
+    type=click.Choice(FIELDS),
+    multiple=True,
+    help=f"Do not compare this: {', '.join(FIELDS)}. Repeatable.",
 )
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, namespace: tuple[str, ...], ignored: tuple[str, ...]) -> None:
     """Compare the tables of two catalogs.
 
-    ~/.lancehouse.yaml names both, A and B. A table is the same if its entries agree on where it is, its version, rows,
-    columns and properties. It exits with 0 if all are, else with 1.
+    A and B are catalogs of ~/.lancehouse.yaml. A table is the same if location, version, rows,
+    columns and properties are. The exit code is 0 if all tables are the same, otherwise 1.
     """
     from lancehouse.admin.copy import compare
 

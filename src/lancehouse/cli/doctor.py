@@ -53,7 +53,9 @@ def parse_min_age(ctx: click.Context, param: click.Parameter, value: str) -> tim
     callback=parse_min_age,
     help="Age from which staged manifests, and files that no version names, count as abandoned.",
 )
-@click.option("--skip-files", is_flag=True, help="Do not list the files of every table: faster where there are many.")
+@click.option(
+    "--skip-files", is_flag=True, help="Do not list the files of every table, which takes long for many files."
+)
 @click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after confirmation.")
 @with_yes
 @with_client
@@ -71,9 +73,9 @@ def doctor(
 ) -> None:
     """Check a catalog against storage, or one table of it.
 
-    ID is wh.db.docs, all levels joined by dots; without it the whole catalog is checked, or a namespace. For each
-    finding it says what to type. It exits with 1 where something needs care; one table that cannot be read does not
-    stop the others.
+    ID is wh.db.docs, all levels joined by dots; without it, the whole catalog is checked, or a
+    namespace. Each finding comes with the command that fixes it. The exit code is 1 if an error or
+    a warning was not fixed. A table that cannot be read does not stop the check of the others.
     """
     from lancehouse.admin.doctor import Doctor
 

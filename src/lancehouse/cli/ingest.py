@@ -34,14 +34,14 @@ ICEBERG = "iceberg"
     help="Whether appended rows may add columns and widen types.",
 )
 @with_columns
-@with_pairs("--option", "format_options", help="Of the format: delimiter=';', encoding=latin-1, …; repeat it for each.")
+@with_pairs("--option", "format_options", help="Option of the format: delimiter=';', encoding=latin-1, … Repeatable.")
 @with_pairs(
     "--type",
     "types",
     metavar="COLUMN=TYPE",
-    help="Type of a CSV or JSON column, as in Spark SQL: zip=string; repeat it for each.",
+    help="Type of a CSV or JSON column, as in Spark SQL: zip=string. Repeatable.",
 )
-@with_pairs("--source-option", "options", help="Of the source's storage, or of Iceberg's catalog; repeat it for each.")
+@with_pairs("--source-option", "options", help="Option of the source's storage, or of Iceberg's catalog. Repeatable.")
 @click.option("--run", metavar="TEXT", help="Id of the run: repeating a completed run adds nothing.")
 @with_work
 def ingest(
@@ -59,8 +59,9 @@ def ingest(
 ) -> None:
     """Load files or an Iceberg table into a Lance table.
 
-    SOURCE is a file, a folder or a glob, here or in an object store (s3://, gs://, az://); with --format iceberg the
-    name of a table, catalog.namespace.table. After a failure the same command goes on where it was.
+    SOURCE is a file, a folder or a glob, on this machine or in an object store (s3://, gs://,
+    az://); with --format iceberg, the name of a table, catalog.namespace.table. After a failure,
+    the same command continues.
     """
     from lancehouse.lake.dataset import TableRef
 

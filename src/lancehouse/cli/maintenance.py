@@ -64,7 +64,7 @@ def set_policy(
 ) -> None:
     """Set maintenance properties of a table or namespace.
 
-    Such as enabled=true, window=01:00-05:00, compact.min-fragments=16; `show` lists them all.
+    For example enabled=true, window=01:00-05:00, compact.min-fragments=16; `show` lists all.
     """
     from lancehouse.maintenance.policies import change_properties
     from lancehouse.maintenance_policy import check_keys, check_properties
@@ -85,9 +85,10 @@ def set_policy(
 @with_client
 @click.pass_obj
 def show(app: CliContext, name: tuple[str, ...], config: str | None, client: Client) -> None:
-    """Show which maintenance properties count for a table or namespace.
+    """Show the maintenance properties that apply to a table or namespace.
 
-    And where each comes from. What the server's file says of a warehouse needs --config.
+    And where each value comes from. To include what the server's file sets for a warehouse, pass
+    --config.
     """
     from lancehouse.maintenance.policies import read_namespace_levels, read_table_level
     from lancehouse.maintenance_policy import explain_policy
@@ -128,7 +129,13 @@ with_warehouses = click.option(
 
 
 @maintenance.command()
-@click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True, help="Tables at once here.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Number of tables to maintain at the same time.",
+)
 @click.option("--spark-master", metavar="URL", help="Spark for tables over 10 GiB: spark://…, yarn, local[4].")
 @click.option("--endpoint", metavar="URL", help="The server as Spark's tasks reach it: https://…/iceberg.")
 @click.option("--token", metavar="TOKEN", envvar="LANCEHOUSE_TOKEN", help="Token of a writer, for Spark's tasks.")
@@ -144,7 +151,7 @@ def worker(
     config: str | None,
     db: str | None,
 ) -> None:
-    """Maintain tables until a signal comes.
+    """Maintain tables until the process gets a signal.
 
     Any number of workers and servers share the work, on one database. The file and the warehouses are those of the
     server.
@@ -188,7 +195,13 @@ def open_maintenance(db: str | None) -> Iterator[Maintenance]:
 
 
 @maintenance.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most tables and runs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Maximum number of tables and runs to show.",
+)
 @with_db
 @click.pass_obj
 def status(app: CliContext, limit: int, db: str | None) -> None:
@@ -227,10 +240,10 @@ def status(app: CliContext, limit: int, db: str | None) -> None:
 @with_db
 @click.pass_obj
 def run(app: CliContext, name: tuple[str, ...], operations: tuple[str, ...], db: str | None) -> None:
-    """Ask for maintenance of a table now, whatever its policy says.
+    """Request maintenance of a table now, whatever its policy says.
 
     ID begins with the warehouse or backend. Operations are compact, index, cleanup, orphans, which are the default,
-    fill and refresh. A worker does them before all that is due.
+    fill and refresh. A worker does them before everything else.
     """
     if len(name) < 3:
         raise click.UsageError("ID is a warehouse or backend, the namespace, and the table: main.db.docs")

@@ -42,7 +42,7 @@ with_recursive = click.option("--recursive", "-r", is_flag=True, help="Include a
 def namespace() -> None:
     """List, create and drop namespaces.
 
-    ID is wh.db, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`'.
+    ID is wh.db, all levels joined by dots; put a level with a dot in backquotes: 'wh.`my.db`'.
     """
 
 

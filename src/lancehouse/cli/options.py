@@ -274,7 +274,7 @@ def create_shell(ctx: click.Context, target: Connection) -> Shell:
 
 def with_set(what: str) -> Command:
     """Add the option `--set` for properties of the object that a command creates."""
-    return with_pairs("--set", "stored", help=f"A property of the {what}; repeat it for each.")
+    return with_pairs("--set", "stored", help=f"A property of the {what}. Repeatable.")
 
 
 VERSION = click.IntRange(1, 2**63 - 1)

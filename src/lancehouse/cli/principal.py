@@ -43,9 +43,9 @@ ACCESS = output_columns(principal="Principal", role="Role", granted_on="Granted 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 with_warehouse = click.option("--warehouse", metavar="NAME", help="Only in this warehouse; default: in all.")
-with_backends = with_config("The server's file: roles can be granted on the backends that it names too.")
+with_backends = with_config("The server's file, whose backends roles can be granted on too.")
 with_namespace = click.option(
-    "--namespace", metavar="ID", default="", callback=parse_id, help="Only there and below: a.b or a.`b.c`."
+    "--namespace", metavar="ID", default="", callback=parse_id, help="Only this namespace and below: a.b or a.`b.c`."
 )
 with_table = click.option(
     "--table", metavar="ID", default="", callback=parse_id, help="Only this table or view: a.b.t. The grant is by name."
@@ -83,9 +83,9 @@ def with_restriction(command: Command) -> Command:
     return where(mask(command))
 
 
-def with_role(*, required: bool) -> Callable[[Command], Command]:
+def with_role(*, required: bool, help: str = "Role to grant.") -> Callable[[Command], Command]:
     """Add the option `--role` to a command."""
-    return click.option("--role", type=click.Choice(ROLES), required=required, help="Role to grant.")
+    return click.option("--role", type=click.Choice(ROLES), required=required, help=help)
 
 
 def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -109,7 +109,7 @@ def with_principals(command: Command, *, creates: bool = False) -> Command:
         "--server",
         metavar="URL",
         envvar="LANCEHOUSE_SERVER",
-        help="Ask a running server: its URL, or a catalog of ~/.lancehouse.yaml.",
+        help="Call a running server instead: its URL, or a catalog of ~/.lancehouse.yaml.",
     )
     @wraps(command)
     def wrapper(*arguments: Any, db: str | None, server: str | None, config: str | None = None, **options: Any) -> Any:
@@ -172,7 +172,9 @@ def principal() -> None:
 @with_warehouse
 @with_namespace
 @with_table
-@click.option("--external", is_flag=True, help="Authenticated by an outside issuer; no secret is created.")
+@click.option(
+    "--external", is_flag=True, help="The principal is authenticated by an outside issuer; no secret is created."
+)
 @with_backends
 @partial(with_principals, creates=True)
 @click.pass_obj
@@ -188,7 +190,7 @@ def create(
 ) -> None:
     """Create a principal and show its secret once.
 
-    Iceberg's clients take what is shown as `credential`.
+    Iceberg clients take it as `credential`.
     """
     if role is None and (warehouse or namespace or table):
         raise click.UsageError("--warehouse, --namespace and --table say where a --role is given; give one")
@@ -235,7 +237,7 @@ def delete(app: CliContext, name: str, principals: Principals) -> None:
 def rotate(app: CliContext, name: str, principals: Principals) -> None:
     """Replace the secret of a principal and show it once.
 
-    The old secret ends, and so do all tokens of the principal, static ones too: create those anew.
+    The old secret and all tokens of the principal, also static ones, become invalid.
     """
     credential = principals.rotate_secret(name)
     show_credential(app, name, credential)
@@ -262,7 +264,7 @@ def grant(
     masks: dict[str, str],
     principals: Principals,
 ) -> None:
-    """Grant a role to a principal or group, replacing the one granted at the same place.
+    """Grant a role to a principal or group, replacing a grant on the same scope.
 
     The warehouse, the namespace and the table must exist. With --where or --mask, a reader sees only some rows of one
     Lance table, and masked values.
@@ -274,7 +276,7 @@ def grant(
 
 @principal.command()
 @click.argument("name")
-@with_role(required=False)
+@with_role(required=False, help="Revoke the grant only if it has this role.")
 @with_warehouse
 @with_namespace
 @with_table
@@ -289,7 +291,7 @@ def revoke(
     table: tuple[str, ...],
     principals: Principals,
 ) -> None:
-    """Revoke the role that was granted at exactly this place."""
+    """Revoke the grant on exactly this scope."""
     from lancehouse.catalog.callers import Role
 
     where = create_grant(role or ROLES[0], warehouse, namespace, table)
@@ -306,8 +308,10 @@ def token() -> None:
 
 @token.command("create")
 @click.argument("name")
-@click.option("--label", required=True, help="What it is for; the token is deleted by it.")
-@click.option("--expires", metavar="TIME", callback=parse_lifetime, help="When it ends: 30d, 12h or 90m from now.")
+@click.option("--label", required=True, help="Name of the token, by which it can be deleted.")
+@click.option(
+    "--expires", metavar="TIME", callback=parse_lifetime, help="Expires 30d, 12h or 90m from now; default: never."
+)
 @with_principals
 @click.pass_obj
 def create_token(app: CliContext, name: str, label: str, expires: int | None, principals: Principals) -> None:
@@ -339,7 +343,7 @@ def list_tokens(app: CliContext, name: str, principals: Principals) -> None:
 
 @token.command("delete")
 @click.argument("name")
-@click.option("--label", required=True, help="Which one.")
+@click.option("--label", required=True, help="Label of the token.")
 @with_principals
 @click.pass_obj
 def delete_token(app: CliContext, name: str, label: str, principals: Principals) -> None:
@@ -360,7 +364,8 @@ def group() -> None:
 def create_group(app: CliContext, name: str, principals: Principals) -> None:
     """Create a group.
 
-    `lancehouse principal grant` gives it roles. An outside issuer may say who is in it, by its `groups_claim`.
+    Grant it roles by `lancehouse principal grant`. An outside issuer can name its members too, by
+    its `groups_claim`.
     """
     principals.create_group(name)
     app.output.record({"name": name})
@@ -420,14 +425,14 @@ def add_members(app: CliContext, name: str, members: tuple[str, ...], principals
 @with_principals
 @click.pass_obj
 def remove_members(app: CliContext, name: str, members: tuple[str, ...], principals: Principals) -> None:
-    """Take principals out of a group."""
+    """Remove principals from a group."""
     principals.change_members(name, remove=members)
     app.output.record({"name": name, "removed": list(members)})
 
 
 @principal.command("who-can")
 @click.argument("id", metavar="TABLE", callback=parse_required_name)
-@click.option("--namespace", "is_namespace", is_flag=True, help="The id names a namespace.")
+@click.option("--namespace", "is_namespace", is_flag=True, help="TABLE is a namespace.")
 @with_backends
 @with_principals
 @click.pass_obj

@@ -169,7 +169,7 @@ class RemotePrincipals:
         return _group(self._rest.get(_path("groups", name), Message, about=name).fields)
 
     def change_members(self, group: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
-        """Make principals members of a group, and take others out of it."""
+        """Make principals members of a group, and remove others."""
         self._post(f"{_path('groups', group)}/members", {"add": list(add), "remove": list(remove)}, group)
 
     def who_can(self, warehouse: str, levels: tuple[str, ...], table: str | None = None) -> Sequence[Access]:

@@ -26,9 +26,11 @@ STEPS = output_columns(
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False))
-@with_pairs("--set", "variables", metavar="NAME=VALUE", help="A variable of the file; repeat it for each.")
-@click.option("--run", metavar="ID", help="Names this run: the same one again does nothing twice, and goes on.")
-@click.option("--dry-run", is_flag=True, help="Check all of it and show the plan; write nothing.")
+@with_pairs("--set", "variables", metavar="NAME=VALUE", help="A variable of the file. Repeatable.")
+@click.option(
+    "--run", metavar="ID", help="Id of the run: with the same id, a run continues, and repeats nothing that is done."
+)
+@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing.")
 @click.option(
     "--engine",
     type=click.Choice(["spark", "local"]),
@@ -51,8 +53,9 @@ def run(
 ) -> None:
     """Run the pipeline in FILE.
 
-    From files or a table, through steps, into a Lance table that readers find by a tag. All of it is checked before
-    anything is done. It exits with 1 if a step fails or an expectation does not hold.
+    A pipeline reads files or a table, transforms the rows in steps, and writes a Lance table, which
+    gets a tag. Everything is checked before anything is done. The exit code is 1 if a step fails or
+    an expectation is not met.
     """
     pipeline = _load_pipeline(file, variables)
     _check_report_folder(report)

@@ -121,7 +121,7 @@ def db() -> None:
 def upgrade(app: CliContext, db: str | None) -> None:
     """Create the database's schema, or upgrade it.
 
-    Before, stop servers that run an older version of lancehouse, and make a backup.
+    First stop servers that run an older version of lancehouse, and make a backup.
     """
     with open_any_schema(db) as database:
         from lancehouse.store import migrate
@@ -137,7 +137,7 @@ def upgrade(app: CliContext, db: str | None) -> None:
 def backup(app: CliContext, db: str | None, target: Path) -> None:
     """Copy the database to the new file TARGET, while servers run on it.
 
-    Of SQLite the copy is a database again. Of Postgres it is an archive for pg_restore.
+    For SQLite, TARGET is a database. For Postgres, it is an archive for pg_restore.
     """
     with open_any_schema(db) as database, app.output.progress(f"copying {database.name}"):
         from lancehouse.store.migrate import backup as copy
@@ -166,7 +166,9 @@ DIFFERENCES = output_columns(table="Table", kind="Kind", database="Database", st
 
 
 @db.command()
-@click.option("--warehouse", "names", metavar="NAME", multiple=True, help="Adopt this one, though it takes changes.")
+@click.option(
+    "--warehouse", "names", metavar="NAME", multiple=True, help="Adopt this warehouse, even if it accepts changes."
+)
 @click.option("--dry-run", is_flag=True, help="Only show what differs.")
 @with_config("The server's file, for access to storage.")
 @with_db
@@ -177,9 +179,10 @@ def adopt(
 ) -> None:
     """Take over warehouses that are newer than the database.
 
-    After a restore, or with a copy of a database, servers refuse changes to a warehouse. Stop all servers on other
-    copies first. Then this brings managed Lance tables to the versions that storage has, lets the servers on this
-    database take changes again, and makes those on all others refuse them. What it cannot decide it lists.
+    Servers refuse changes to a warehouse if the database was restored from a backup, or if there is
+    a copy of it. Stop all servers on other copies first. This command then sets managed Lance
+    tables to the versions that storage has. Servers on this database accept changes again, and
+    servers on all copies refuse them. It lists what it cannot decide.
     """
     app: CliContext = ctx.obj
     with requires_extra("server"):

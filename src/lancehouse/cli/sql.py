@@ -46,9 +46,15 @@ OURS = ("BRANCH", "HISTORY", "NAMESPACES", "OPTIMIZE", "RESTORE", "TABLES", "TAG
 @click.argument("text", metavar="[SQL]", required=False)
 @click.option("--file", "-f", type=click.File(encoding="utf-8"), metavar="FILE", help="Read the statements from FILE.")
 @click.option(
-    "--namespace", metavar="ID", default="", callback=parse_id_with_parent, help="Where shorter names are looked up."
+    "--namespace",
+    metavar="ID",
+    default="",
+    callback=parse_id_with_parent,
+    help="Namespace in which short names are looked up.",
 )
-@click.option("--limit", "-n", type=COUNT, default=MOST, show_default=True, metavar="N", help="Most rows to show.")
+@click.option(
+    "--limit", "-n", type=COUNT, default=MOST, show_default=True, metavar="N", help="Maximum number of rows to show."
+)
 @click.option("--explain", is_flag=True, help="Show what would be read of each table, and run nothing.")
 @click.option("--remote", metavar="URL", help="A Spark Connect server, sc://HOST:PORT; default: Spark on this machine.")
 @with_cores

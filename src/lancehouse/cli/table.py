@@ -49,13 +49,13 @@ COMMANDS = (
     LazyCommand("columns", COMPUTED, "Show the computed columns of the table ID."),
     LazyCommand("compact", MAINTENANCE, "Merge small fragments, and drop deleted rows."),
     LazyCommand("count", ROWS, "Count the rows of the table ID."),
-    LazyCommand("errors", COMPUTED, "Show the rows that a computed column failed for."),
+    LazyCommand("errors", COMPUTED, "Show the rows for which a computed column failed."),
     LazyCommand("index", MAINTENANCE, "Create an index on a column of the table ID."),
-    LazyCommand("lineage", COMPUTED, "Show what the table ID is made of."),
+    LazyCommand("lineage", COMPUTED, "Show the sources and computed columns of the table ID."),
     LazyCommand("optimize-indices", MAINTENANCE, "Add new rows to existing indices."),
     LazyCommand("preview", ROWS, "Show the first rows of the table ID."),
     LazyCommand("recall", MAINTENANCE, "Measure how well and how fast a vector index finds rows."),
-    LazyCommand("refresh", COMPUTED, "Bring the materialized view ID up to date."),
+    LazyCommand("refresh", COMPUTED, "Update the materialized view ID."),
     LazyCommand("remove-orphans", MAINTENANCE, "Remove files of failed jobs that no version refers to."),
     LazyCommand(
         "search",
@@ -69,7 +69,8 @@ COMMANDS = (
 def table() -> None:
     """List, inspect, change and maintain tables.
 
-    ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
+    ID is wh.db.docs, all levels joined by dots; put a level with a dot in backquotes:
+    'wh.`my.db`.docs'.
     """
 
 
@@ -91,13 +92,13 @@ COLUMNS = output_columns(name="Column", type="Type", null="Null")
 @table.command("list")
 @with_optional_namespace
 @with_recursive
-@click.option("--dropped", is_flag=True, help="Only dropped tables, which `undrop` can restore, with all below ID.")
+@click.option("--dropped", is_flag=True, help="List the dropped tables in ID and below, which `undrop` can restore.")
 @with_client
 @click.pass_obj
 def list_tables(app: CliContext, namespace: Levels, recursive: bool, dropped: bool, client: Client) -> None:
     """List the tables of a namespace.
 
-    Without ID, those of the whole catalog.
+    Without ID, list those of the whole catalog.
     """
     from lance_namespace.errors import InvalidInputError
 
@@ -254,7 +255,8 @@ def register(
 ) -> None:
     """Add the Lance dataset at LOCATION to the catalog.
 
-    LOCATION is a folder or a URL (s3://, gs://, az://) that the catalog's readers can reach too. No data is moved.
+    LOCATION is a folder or a URI (s3://, gs://, az://) that readers of the catalog can access. No
+    data is moved.
     """
     from lance_namespace.errors import TableAlreadyExistsError
 
@@ -290,8 +292,8 @@ def deregister(app: CliContext, table: Levels, yes: bool, client: Client) -> Non
 def drop(app: CliContext, table: Levels, yes: bool, purge: bool, client: Client) -> None:
     """Drop the table ID with its data.
 
-    Lancehouse's own server keeps both for a while, for `undrop`; elsewhere it is final. `deregister` leaves the data
-    where it is.
+    Lancehouse's own server keeps both for a while, for `undrop`; in other catalogs a drop is final.
+    `deregister` keeps the data.
     """
     table_text, where = client.format_id(table), _get_location(client, table)
     keeps = _keeps_dropped(client, table)
@@ -358,7 +360,7 @@ def undrop(ctx: click.Context, table: Levels, new: Levels | None, client: Client
 def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> None:
     """Rename the table ID, or move it to another namespace.
 
-    NEW is a name alone, in the same namespace, or a whole id.
+    NEW is a name in the same namespace, or a complete id.
     """
     from lance_namespace.errors import UnsupportedOperationError
 
@@ -389,10 +391,11 @@ def rename(ctx: click.Context, table: Levels, new: Levels, client: Client) -> No
 def manage(app: CliContext, table: Levels, by: str, adopt: bool, client: Client) -> None:
     """Set who decides which version of a table is current.
 
-    ID is wh.db.docs, all levels joined by dots; a level with a dot stands in backquotes: 'wh.`my.db`.docs'.
+    ID is wh.db.docs, all levels joined by dots; put a level with a dot in backquotes:
+    'wh.`my.db`.docs'.
 
-    Stop the table's writers before: a writer that has the table open does not notice the change. As long as catalog and
-    storage disagree on the version nothing changes, and the error says what to do.
+    Stop the table's writers first: a writer that has the table open does not notice the change. If
+    catalog and storage disagree on the version, nothing changes, and the error says what to do.
     """
     if adopt and by != IMPL:
         raise click.UsageError(f"--adopt goes with --by {IMPL}")
@@ -479,9 +482,9 @@ with_tagged_version = click.option("--version", type=VERSION, metavar="N", help=
 
 @table.group()
 def tag() -> None:
-    """Manage tags, which name versions of a table.
+    """Manage the tags of a table, which are names of versions.
 
-    Tagged versions are kept by cleanup, and can be read by their tag.
+    Cleanup keeps tagged versions. Readers can open a version by its tag.
     """
 
 

@@ -52,7 +52,7 @@ DEEPEST = 20
 """Levels of a tree up to which lines are indented further."""
 
 with_optimize = click.option(
-    "--optimize-indices", is_flag=True, help="Add the rows to the indices on what is filled, at the end."
+    "--optimize-indices", is_flag=True, help="At the end, add the rows to the indices on the filled columns."
 )
 with_modules = click.option(
     "--modules",
@@ -76,7 +76,7 @@ with_allow = click.option(
 def columns(table: tuple[str, ...], work: JobWork) -> None:
     """Show the computed columns of the table ID.
 
-    How many rows are filled by the version that defines the column, missing, or failed.
+    For each: how many rows the current version of its function filled, are missing, or failed.
     """
     from lancehouse.jobs.columns import list_columns
     from lancehouse.lake.dataset import TableRef
@@ -93,9 +93,10 @@ def columns(table: tuple[str, ...], work: JobWork) -> None:
 @click.option("--column", "keys", metavar="NAME", multiple=True, help="Show this column of the rows too. Repeatable.")
 @with_work
 def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], work: JobWork) -> None:
-    """Show the rows that a computed column failed for.
+    """Show the rows for which a computed column failed.
 
-    Without COLUMN, ID is a materialized view: the rows of its source that its function failed for.
+    Without COLUMN, ID is a materialized view: show the rows of its source for which its function
+    failed.
     """
     from lancehouse.jobs import TableJobs
 
@@ -120,7 +121,7 @@ def errors(table: tuple[str, ...], column: str | None, keys: tuple[str, ...], wo
     type=click.Choice(["fail", "null", "skip"]),
     default="fail",
     show_default=True,
-    help="End, set the row to null, or leave it as it is.",
+    help="What to do with a row for which the function fails: stop, set it to null, or leave it.",
 )
 @click.option("--allow-changed", is_flag=True, help="Accept a function whose code has changed, but not its version.")
 @with_optimize
@@ -162,13 +163,13 @@ def backfill(
 
 @click.command()
 @with_table
-@click.option("--failed", "where_failed", is_flag=True, help="Try rows of the source again that failed.")
+@click.option("--failed", "where_failed", is_flag=True, help="Try again the rows of the source that failed.")
 @click.option(
     "--on-error",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="End, or leave out what comes of the row.",
+    help="What to do if the function fails for a row: stop, or leave out its results.",
 )
 @with_optimize
 @with_allow
@@ -178,9 +179,9 @@ def backfill(
 def refresh(
     table: tuple[str, ...], allow: tuple[str, ...], modules: Path, params: dict[str, Any], work: JobWork, **how: Any
 ) -> None:
-    """Bring the materialized view ID up to date.
+    """Update the materialized view ID.
 
-    One commit brings in what was inserted, changed or deleted in its source since the last refresh.
+    One commit applies what was inserted, changed or deleted in its source since the last refresh.
     """
     check_table(work, table)
     _find_modules_in(modules)
@@ -213,9 +214,10 @@ def _summarize(result: FillResult | RefreshResult) -> dict[str, Any]:
 @with_client
 @click.pass_obj
 def lineage(app: CliContext, table: tuple[str, ...], client: Client) -> None:
-    """Show what the table ID is made of.
+    """Show the sources and computed columns of the table ID.
 
-    Its computed columns, the sources of a view, and so on upwards. The console also shows what is made of the table.
+    Its computed columns, the sources of a view, their sources and so on. The console also shows
+    what is computed from the table.
     """
     from lancehouse.identifiers import format_levels
     from lancehouse.jobs.address import TableAddress

@@ -144,12 +144,23 @@ RECALL = output_columns(
 @click.command()
 @with_table
 @click.option("--column", metavar="NAME", help="The vector column; default: the only one.")
-@click.option("--queries", type=COUNT, default=100, show_default=True, metavar="N", help="How many rows to look for.")
-@click.option("-k", type=COUNT, default=10, show_default=True, metavar="N", help="How many rows a search returns.")
+@click.option(
+    "--queries", type=COUNT, default=100, show_default=True, metavar="N", help="Number of random rows to search for."
+)
+@click.option(
+    "-k", type=COUNT, default=10, show_default=True, metavar="N", help="Number of rows that a search returns."
+)
 @click.option("--nprobes", type=COUNT, multiple=True, metavar="N", help="Partitions to search. Repeatable.")
 @click.option("--refine-factor", type=COUNT, multiple=True, metavar="N", help="Compare N times k rows. Repeatable.")
-@click.option("--plot", type=click.Path(dir_okay=False, writable=True), metavar="FILE.svg", help="Draw it, too.")
-@click.option("--keep/--no-keep", default=True, show_default=True, help="Keep it with the table, for the console.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE.svg",
+    help="Also draw the results as a picture.",
+)
+@click.option(
+    "--keep/--no-keep", default=True, show_default=True, help="Store the results in the table, for the console."
+)
 @with_work
 def recall(
     table: tuple[str, ...],
@@ -164,8 +175,8 @@ def recall(
 ) -> None:
     """Measure how well and how fast a vector index finds rows.
 
-    Rows that are chosen at random are looked for by their vectors, in this process; the row itself does not count. What
-    is truly nearest is found by comparing all rows.
+    Searches for the vectors of random rows, in this process, and compares the results with the
+    truly nearest rows, found by comparing all vectors. The row itself does not count.
     """
     from lancehouse.jobs.recall import RecallNotKeptWarning, to_rows
 
@@ -192,13 +203,13 @@ def recall(
 
 @click.command()
 @with_scope
-@with_values("--param", "Of Lance's compaction: target_rows_per_fragment=N, …; repeat it for each.")
+@with_values("--param", "Option of Lance's compaction: target_rows_per_fragment=N, … Repeatable.")
 @with_work
 def compact(where: MaintenanceScope, params: dict[str, Any], work: JobWork) -> None:
     """Merge small fragments, and drop deleted rows.
 
-    ID is wh.db.docs, all levels joined by dots. Of several tables, one that fails does not stop the others; it exits
-    with 1 then.
+    ID is wh.db.docs, all levels joined by dots. If one of several tables fails, the others
+    continue, and the exit code is 1.
     """
     with where.start_jobs(work, "compacting") as catalog:
         results = catalog.compact(**where.arguments, **params)
@@ -207,11 +218,11 @@ def compact(where: MaintenanceScope, params: dict[str, Any], work: JobWork) -> N
 
 @click.command()
 @with_table
-@click.option("--column", required=True, metavar="NAME", help="What to index.")
+@click.option("--column", required=True, metavar="NAME", help="Column to index.")
 @click.option("--kind", required=True, metavar="KIND", help="BTREE, BITMAP, INVERTED, IVF_PQ, IVF_HNSW_SQ, …")
-@click.option("--name", metavar="NAME", help="Of the index; default: the column's with _idx.")
-@click.option("--replace", is_flag=True, help="Build an index of that name anew.")
-@with_values("--param", "Of the kind, as pylance has it: num_partitions=256, metric=cosine, …; repeat it for each.")
+@click.option("--name", metavar="NAME", help="Name of the index; default: COLUMN_idx.")
+@click.option("--replace", is_flag=True, help="Replace an existing index of that name.")
+@with_values("--param", "Parameter of the kind, as in pylance: num_partitions=256, metric=cosine, … Repeatable.")
 @with_work
 def index(
     table: tuple[str, ...],
@@ -231,7 +242,7 @@ def index(
 @click.command("optimize-indices")
 @with_scope
 @click.option("--name", "names", metavar="NAME", multiple=True, help="Only this index. Repeatable.")
-@click.option("--retrain", is_flag=True, help="Build them anew from all rows.")
+@click.option("--retrain", is_flag=True, help="Rebuild them from all rows.")
 @with_work
 def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: bool, work: JobWork) -> None:
     """Add new rows to existing indices."""
@@ -248,14 +259,14 @@ def optimize_indices(where: MaintenanceScope, names: tuple[str, ...], retrain: b
     default="14d",
     show_default=True,
     callback=parse_age,
-    help="Versions that may go: 12h, 14d, 2w.",
+    help="Age from which versions are removed: 12h, 14d, 2w.",
 )
 @with_dry_run
 @with_work
 def cleanup(where: MaintenanceScope, older_than: timedelta, dry_run: bool, work: JobWork) -> None:
     """Remove old versions and files that only they use.
 
-    The current version stays, and those that have a tag.
+    The current version and tagged versions are kept.
     """
     with where.start_jobs(work, "cleaning up") as catalog:
         results = catalog.cleanup(**where.arguments, older_than=older_than, dry_run=dry_run)
@@ -282,7 +293,8 @@ def remove_orphans(
 ) -> None:
     """Remove files of failed jobs that no version refers to.
 
-    These are data, indices and temporary files of writers that died, and records of jobs that nobody has resumed.
+    These are data, indices and temporary files of killed writers, and records of jobs that nobody
+    resumed.
     """
     from lancehouse.jobs.orphans import LEAST_AGE
 

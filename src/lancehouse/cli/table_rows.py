@@ -51,7 +51,7 @@ def count(app: CliContext, table: Levels, where: str | None, at: dict[str, Any],
 
 @click.command()
 @with_table
-@click.option("--limit", "-n", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many.")
+@click.option("--limit", "-n", type=COUNT, default=FEW, show_default=True, metavar="N", help="Number of rows.")
 @with_columns
 @with_where
 @with_version_options
@@ -68,8 +68,8 @@ def preview(
 ) -> None:
     """Show the first rows of the table ID.
 
-    For people, long text, vectors and bytes are cut short, and columns that do not fit are left out; with --output
-    json they are whole, bytes in Base64. Blobs are not read.
+    Long texts, vectors and bytes are cut, and columns that do not fit are left out; --output json
+    prints complete values, bytes in Base64. Blobs are not read.
     """
     from lancehouse.lake.dataset import enclose_sql
 
@@ -270,13 +270,13 @@ def with_search_options(command: Command) -> Command:
         "near",
         metavar="NUMBERS",
         callback=parse_vector,
-        help="Like this: 0.1,0.2,…; @FILE, or - for stdin.",
+        help="Vector to search for: 0.1,0.2,…; @FILE, or - for stdin.",
     )
-    @click.option("--like", metavar="SQL", help="Like the vector of the first row for which this holds: 'id = 7'.")
-    @click.option("--text", "words", metavar="WORDS", help="With these words, by a full-text index.")
-    @click.option("--on", metavar="COLUMN", help="What to search; default: the only column that fits.")
-    @click.option("-k", type=COUNT, default=FEW, show_default=True, metavar="N", help="How many rows.")
-    @click.option("--metric", type=click.Choice(METRICS), help="What near means; default: as the index has it, or l2.")
+    @click.option("--like", metavar="SQL", help="Search for the vector of the first row that matches: 'id = 7'.")
+    @click.option("--text", "words", metavar="WORDS", help="Words to search for, by a full-text index.")
+    @click.option("--on", metavar="COLUMN", help="Column to search; default: the only one that fits.")
+    @click.option("-k", type=COUNT, default=FEW, show_default=True, metavar="N", help="Number of rows.")
+    @click.option("--metric", type=click.Choice(METRICS), help="Distance; default: that of the index, or l2.")
     @click.option("--nprobes", type=COUNT, metavar="N", help="Partitions of the index to search; default: 20 or more.")
     @click.option(
         "--refine-factor",
@@ -284,7 +284,7 @@ def with_search_options(command: Command) -> Command:
         metavar="N",
         help="Compare N times k vectors exactly; default: 10, 200 rows or more.",
     )
-    @click.option("--ef", type=COUNT, metavar="N", help="Candidates that an HNSW index keeps.")
+    @click.option("--ef", type=COUNT, metavar="N", help="Number of candidates that an HNSW index keeps.")
     @with_where
     @wraps(command)
     def wrapper(*arguments: Any, **options: Any) -> Any:
@@ -312,7 +312,8 @@ def search(
 ) -> None:
     """Search rows by vector similarity or full text.
 
-    An index is used where there is one; without one, vectors are compared one by one. Blobs are shown if asked for.
+    An index is used if there is one; otherwise all vectors are compared. Blobs are not shown unless
+    --column names them.
     """
     from lancehouse.schema.display import value_kind
 

@@ -50,8 +50,8 @@ def demo(app: CliContext, keep: bool) -> None:
     """Show a catalog, a pipeline and a table in a few steps.
 
     Starts a catalog server and Spark on this machine, writes documents with embeddings into a Lance table, and reads
-    them with lance, pyiceberg and Spark SQL. On a terminal the console stays up until Enter. All of it is stopped and
-    removed at the end.
+    them with lance, pyiceberg and Spark SQL. On a terminal, the console stays open until you press
+    Enter. Then everything is stopped and removed.
     """
     from lance_namespace.errors import InvalidInputError
 
