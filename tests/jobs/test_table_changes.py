@@ -402,11 +402,11 @@ def test_a_named_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("LANCEHOUSE_CONFIG", str(file))
     whole = TableJobs(Connection("dir", {"root": str(tmp_path / "root")}))
     whole.create_namespace("db")
-    jobs = TableJobs.from_name("prod")
+    jobs = TableJobs.named("prod")
     jobs.create_table("docs", "id int")
     assert (jobs.tables(), whole.tables("db"), jobs.exists("docs")) == (["docs"], ["db.docs"], True)
     jobs.create_namespace("lower")
     assert (jobs.namespaces(), whole.namespaces("db")) == (["lower"], ["db.lower"])
     assert list(jobs.compact(namespace="")) == ["db.docs"]
     with pytest.raises(InvalidInputError, match="there is no catalog 'prd'; did you mean prod"):
-        TableJobs.from_name("prd")
+        TableJobs.named("prd")

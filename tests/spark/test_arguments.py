@@ -80,7 +80,7 @@ CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda cat: cat.set_properties("t", {"a": 7}), "properties must be texts by name"),
     (lambda cat: cat.create_namespace(""), "namespace: name at least one level"),
     (lambda cat: cat.rename("t", ""), "new_name: name at least one level"),
-    (lambda cat: type(cat).from_name(cat.spark, 7), "name must be a text, not 7"),
+    (lambda cat: type(cat).named(cat.spark, 7), "name must be a text, not 7"),
     (lambda cat: cat.ingest(7, "t"), "a source is a file, a folder or a glob, not 7"),
 ]  # fmt: skip
 

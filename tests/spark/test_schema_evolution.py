@@ -74,7 +74,7 @@ def test_a_catalog_by_its_name(spark: Any, tmp_path: Path, monkeypatch: pytest.M
     file.write_text(f"catalogs: {{prod: {{impl: dir, parent: db, root: {tmp_path / 'root'}}}}}\n")
     monkeypatch.setenv("LANCEHOUSE_CONFIG", str(file))
     LanceCatalog(spark, "dir", {"root": str(tmp_path / "root")}).create_namespace("db")
-    catalog = LanceCatalog.from_name(spark, "prod")
+    catalog = LanceCatalog.named(spark, "prod")
     struct = spark.sql("SELECT 1L AS id, 'a' AS word").schema
     catalog.create_table("docs", struct)
     catalog.append(spark.sql("SELECT 1L AS id, 'a' AS word"), "docs")

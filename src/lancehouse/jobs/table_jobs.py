@@ -102,7 +102,7 @@ class TableJobs:
         get_client(connection)
 
     @classmethod
-    def from_name(cls, name: str, engine: Engine | None = None) -> Self:
+    def named(cls, name: str, engine: Engine | None = None) -> Self:
         """Return the jobs of a catalog that `~/.lancehouse.yaml` or the environment names.
 
         If the catalog has a `parent` there, its levels stand before every id, and are not written.

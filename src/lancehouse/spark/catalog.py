@@ -99,7 +99,7 @@ class LanceCatalog(TableJobs):
         self.attached: dict[str, LanceCatalog] = {}
 
     @classmethod
-    def from_name(cls, spark: SparkSession, name: str) -> Self:  # type: ignore[override]
+    def named(cls, spark: SparkSession, name: str) -> Self:  # type: ignore[override]
         """Return the catalog that `~/.lancehouse.yaml` or the environment gives a name.
 
         If it has a `parent` there, its levels stand before every id, and are not written.
