@@ -26,6 +26,7 @@ from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
+from lancehouse.catalog.location_access import require_location_free
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import dataset_files
 from lancehouse.store import dropped, repository
@@ -247,7 +248,6 @@ def test_of_two_that_create_a_table_the_second_is_told_that_it_exists(
             pool.submit(create, catalog, caller, kind=kind).result()
         return require_location_free(*args)
 
-    require_location_free = entries.require_location_free
     monkeypatch.setattr(entries, "require_location_free", create_first)
     with pytest.raises(TableAlreadyExistsError):
         create(catalog, caller, kind=kind)
