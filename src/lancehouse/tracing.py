@@ -119,7 +119,7 @@ def _open_span(tracer: Any, name: str, attributes: Mapping[str, Any] | None, kin
             raise
 
 
-def traced(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def trace_calls(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Open a span around each call of a function."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

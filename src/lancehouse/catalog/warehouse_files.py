@@ -65,7 +65,7 @@ class WarehouseFiles:
         scheme, bucket, path = file_io.parse_location(location)
         return file_io.fs_by_scheme(scheme, bucket), path
 
-    @tracing.traced("store write")
+    @tracing.trace_calls("store write")
     def write(self, path: str, data: bytes) -> None:
         """Write a file atomically; it is durable when this returns, and does not exist if it raises.
 
@@ -85,7 +85,7 @@ class WarehouseFiles:
         except (OSError, ValueError) as error:
             raise _to_lance_error("written", path, error) from error
 
-    @tracing.traced("store read")
+    @tracing.trace_calls("store read")
     def read(self, path: str, most: int | None = None) -> bytes:
         """Return the content of a file.
 
@@ -111,7 +111,7 @@ class WarehouseFiles:
         except (OSError, ValueError) as error:
             raise _to_lance_error("read", path, error) from error
 
-    @tracing.traced("store exists")
+    @tracing.trace_calls("store exists")
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
         local = _local_path(path)
@@ -165,7 +165,7 @@ class WarehouseFiles:
         local = _local_path(path)
         return local is None or os.access(local, os.F_OK)
 
-    @tracing.traced("store delete")
+    @tracing.trace_calls("store delete")
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is not an error.
 

@@ -119,7 +119,7 @@ class TableRef:
         confinement = getattr(namespace, "confinement", None)
         return cls(None, {}, namespace, tuple(id), version, branch, tag, confinement)
 
-    @tracing.traced("store open")
+    @tracing.trace_calls("store open")
     def open(self) -> lance.LanceDataset:
         """Open the dataset, at its latest version or at the version, branch or tag of this address.
 

@@ -127,7 +127,7 @@ class History:
         return bisect_left(self.versions, True, key=lambda item: item.branch is not None)
 
 
-@tracing.traced("store read")
+@tracing.trace_calls("store read")
 def read_history(
     table: TableRef,
     *,
@@ -165,7 +165,7 @@ def read_history(
     raise ConcurrentModificationError(f"{table}: versions are deleted faster than they can be read")
 
 
-@tracing.traced("store read")
+@tracing.trace_calls("store read")
 def extend_history(table: TableRef, known: History, at: int) -> History | None:
     """Add the few versions of the main branch up to `at` to a known history, without listing versions.
 
