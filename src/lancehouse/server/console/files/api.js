@@ -2,7 +2,7 @@
 
 const KEY = "lancehouse.token";
 const HINTS = {
-  503: "The server is busy, or the question was too large: a narrower filter or an index on its column helps.",
+  503: "The server is busy, or the request was too large: a narrower filter or an index on its column helps.",
 };
 
 export class Refused extends Error {
@@ -71,6 +71,6 @@ export async function exchange(id, secret) {
   const body = new URLSearchParams({ grant_type: "client_credentials", client_id: id, client_secret: secret, scope: "catalog" });
   const reply = await fetch("/iceberg/v1/oauth/tokens", { method: "POST", body });
   const told = await reply.json().catch(() => ({}));
-  if (!reply.ok) throw new Refused(reply.status, told.error_description || "The id and the secret were not taken.");
+  if (!reply.ok) throw new Refused(reply.status, told.error_description || "The client id or the secret is wrong.");
   return told.access_token;
 }

@@ -83,12 +83,12 @@ function ask(error) {
       "form",
       { onsubmit: enter },
       h("h1", { id: "sign-title" }, "Sign in"),
-      h("p", { class: "muted" }, "This server asks who you are. The token stays in this tab, and is forgotten when you close it."),
+      h("p", { class: "muted" }, "This server requires authentication. The token stays in this tab until you close it."),
       h("label", {}, "Token", key),
       h("details", {}, h("summary", {}, "With a client id and secret"), h("label", {}, "Client id", id), h("label", {}, "Secret", secret)),
       says,
       h("button", { class: "primary", type: "submit" }, "Sign in"),
-      h("p", { class: "muted small-text" }, "An administrator makes a token: ", h("code", {}, "lancehouse principal token create NAME --label console")),
+      h("p", { class: "muted small-text" }, "An administrator creates a token: ", h("code", {}, "lancehouse principal token create NAME --label console")),
     ),
   );
   document.body.append(signIn);

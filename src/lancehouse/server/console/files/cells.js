@@ -91,7 +91,7 @@ export function record(page, told, at) {
     const value = rows[at][place];
     const column = [...page.info.columns, ...(page.info.kept_columns || [])].find((each) => each.name === name);
     const box = h("dd", {}, large(value, name, where));
-    if (hasIds && isCut(value)) box.append(h("button", { class: "small", onclick: (event) => wholeValue(event.target, box, where, name) }, "Show all of it"));
+    if (hasIds && isCut(value)) box.append(h("button", { class: "small", onclick: (event) => wholeValue(event.target, box, where, name) }, "Show all"));
     if (hasIds && value && value.kind === "vector") box.append(h("button", { class: "small", onclick: () => page.go({ tab: "vectors", column: name, row: ids[at] }) }, icon("near"), "What is near"));
     return [h("dt", {}, name, h("span", { class: "type" }, column?.type || "")), box];
   });

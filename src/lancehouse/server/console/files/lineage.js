@@ -39,7 +39,7 @@ function notes(told) {
     told.whole ? null : "There is more: not all tables are shown.",
     told.views_known
       ? "Views of this table are those that were created in the server's own warehouses, as far as you may read them; copies, and views that were registered, are not found."
-      : "Views of this table are not known: only the server's own warehouses tell them.",
+      : "Views of this table are not known: only the server's own warehouses record them.",
   ].filter(Boolean);
 }
 

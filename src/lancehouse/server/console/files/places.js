@@ -22,7 +22,7 @@ export function home(_, session) {
     { class: "page" },
     h("h1", {}, "Catalog"),
     h("p", { class: "lead" }, session.backends.length ? "Choose where to look, or press / and type the name of a table." : ""),
-    cards.length ? h("div", { class: "cards" }, cards) : empty("You see nothing here yet", "No role of yours is on any warehouse: ask an administrator for one."),
+    cards.length ? h("div", { class: "cards" }, cards) : empty("You see nothing here yet", "You have no role on any warehouse: ask an administrator for one."),
     h("p", {}, h("a", { href: "#/maintenance" }, "Maintenance: what is due and done")),
     programs(),
   );
@@ -253,7 +253,7 @@ class Namespace {
     return h(
       "form",
       { class: "bar-line", onsubmit: enter },
-      h("p", { class: "muted whole-line" }, "This catalog does not tell which warehouses it has. Name the one to look into:"),
+      h("p", { class: "muted whole-line" }, "This catalog does not list its warehouses. Type the name of one:"),
       field,
       h("button", { class: "primary", type: "submit" }, "Open"),
     );

@@ -125,7 +125,7 @@ class Rows {
   draw(offset) {
     const { told } = this;
     if (!told.rows.length) {
-      const filtered = this.query.filter ? empty("No row matches", "The filter is right, but nothing is like that.") : empty("There are no rows");
+      const filtered = this.query.filter ? empty("No row matches", "The filter is valid, but its result is empty.") : empty("There are no rows");
       fill(this.box, offset ? empty("There are no more rows") : filtered);
     } else fill(this.box, this.grid(offset));
     this.pages(offset);

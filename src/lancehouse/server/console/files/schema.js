@@ -118,7 +118,7 @@ export function failures(page, title, asked, at) {
             {},
             rows ? h("a", { href: rows }, name) : name,
             h("span", { class: "muted" }, ` ${row.state}, version ${row.version}`),
-            h("pre", { class: "value" }, row.exception ?? "The exception is not kept, or too many are: lancehouse table errors tells."),
+            h("pre", { class: "value" }, row.exception ?? "The exception is not stored here: run lancehouse table errors."),
           ),
         );
       }

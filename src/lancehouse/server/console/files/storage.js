@@ -119,7 +119,7 @@ function indices(found, page) {
     "div",
     {},
     h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Made"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
-    isBehind ? h("p", { class: "advice" }, "Rows came in since an index was made: ", h("code", {}, "lancehouse table optimize-indices"), " takes them in.") : null,
+    isBehind ? h("p", { class: "advice" }, "Rows were added since an index was built: ", h("code", {}, "lancehouse table optimize-indices"), " takes them in.") : null,
     found.filter((each) => each.recall).map(recallOf),
   );
 }

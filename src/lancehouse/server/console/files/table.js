@@ -168,7 +168,7 @@ class TablePage {
         icon(info?.kind || "lance"),
         h("h1", {}, levels[levels.length - 1]),
         info ? h("span", { class: `badge ${info.kind}` }, KINDS[info.kind]) : null,
-        info?.summary?.is_view ? h("span", { class: "badge view", title: "Its rows are made of those of another table; the tab Lineage shows which" }, "materialized view") : null,
+        info?.summary?.is_view ? h("span", { class: "badge view", title: "Its rows are computed from another table; the tab Lineage shows which" }, "materialized view") : null,
         info?.restricted ? h("span", { class: "badge", title: "Your grant has a row filter or column masks: you see only some rows, and masked values" }, "a part of it") : null,
         info?.managed_by === "impl" ? h("span", { class: "badge", title: "Every commit is accepted by the catalog" }, "commits by the catalog") : null,
         copyButton(dotted([place, ...levels]), "Copy the name"),
@@ -182,7 +182,7 @@ class TablePage {
     return h(
       "p",
       { class: "banner", role: "status" },
-      `You look at version ${version}, of ${moment(this.info.summary?.timestamp_ms)}. `,
+      `You are looking at version ${version}, of ${moment(this.info.summary?.timestamp_ms)}. `,
       h("button", { class: "small", onclick: () => this.go({ version: null, offset: null }) }, "Back to the latest"),
     );
   }

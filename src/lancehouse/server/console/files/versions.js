@@ -16,7 +16,7 @@ const COLOURS = {
   replace: "tidy",
 };
 const WORDS = {
-  CreateIndex: "Index made",
+  CreateIndex: "Index created",
   DropIndex: "Index dropped",
   Rewrite: "Compaction",
   Append: "Append",
@@ -130,7 +130,7 @@ class Versions {
       h(
         "details",
         { class: "told" },
-        h("summary", {}, "What its writer told"),
+        h("summary", {}, "Properties of the commit"),
         h("dl", { class: "pairs slim" }, pairs.map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, value))])),
       ),
     ];
@@ -193,7 +193,7 @@ function product(client) {
 }
 
 function activity({ changes }, info) {
-  if (changes === null) return empty("This catalog does not tell who changed what", "What writers say of their versions is in the tab Versions.");
+  if (changes === null) return empty("This catalog has no record of changes", "The tab Versions shows what writers said about their versions.");
   const rows = changes.map((each) =>
     h(
       "tr",
