@@ -21,7 +21,7 @@ from lance_namespace.errors import (
 )
 from sqlalchemy import Boolean, column, select, table
 
-from lancehouse.catalog import dropped_tables, entries
+from lancehouse.catalog import dropped_tables, entries, location_access
 from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
@@ -246,9 +246,8 @@ def test_of_two_that_create_a_table_the_second_is_told_that_it_exists(
         monkeypatch.undo()
         with ThreadPoolExecutor() as pool:
             pool.submit(create, catalog, caller, kind=kind).result()
-        return require_location_free(*args)
+        return location_access.require_location_free(*args)
 
-    require_location_free = entries.require_location_free
     monkeypatch.setattr(entries, "require_location_free", create_first)
     with pytest.raises(TableAlreadyExistsError):
         create(catalog, caller, kind=kind)
