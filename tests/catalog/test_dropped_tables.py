@@ -21,7 +21,7 @@ from lance_namespace.errors import (
 )
 from sqlalchemy import Boolean, column, select, table
 
-from lancehouse.catalog import dropped_tables, entries
+from lancehouse.catalog import dropped_tables, entries, location_access
 from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
@@ -76,6 +76,10 @@ def create(catalog: Catalog, caller: Caller, name: str = "t", kind: str = "lance
     if kind == "lance":
         lance.write_dataset(ROWS, location, mode="append" if (Path(location) / "_versions").exists() else "create")
     return location
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError("the store is down")
 
 
 def drop(catalog: Catalog, caller: Caller, *, purge: bool = True) -> None:
@@ -207,9 +211,6 @@ def test_files_that_cannot_be_deleted_are_tried_again(
     location = create(catalog, caller)
     drop(catalog, caller)
 
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("the store is down")
-
     with monkeypatch.context() as patch:
         patch.setattr(dataset_files, "remove_dataset", fail)
         expire(catalog, caller, patch)
@@ -246,7 +247,7 @@ def test_of_two_that_create_a_table_the_second_is_told_that_it_exists(
         monkeypatch.undo()
         with ThreadPoolExecutor() as pool:
             pool.submit(create, catalog, caller, kind=kind).result()
-        return require_location_free(*args)
+        return location_access.require_location_free(*args)
 
     monkeypatch.setattr(entries, "require_location_free", create_first)
     with pytest.raises(TableAlreadyExistsError):
@@ -398,6 +399,38 @@ def test_the_namespace_may_be_dropped_and_made_again(catalog: Catalog, main: War
     catalog.namespaces.create(caller, main, ("db",), {})
     catalog.dropped_tables.restore(caller, main, T)
     assert load(catalog, caller)
+
+
+def test_without_retention_a_purge_takes_no_files_of_the_next_table(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody creates a table of the name while the files of the first are being deleted."""
+
+    def delete_after_create(*args: Any) -> None:
+        create(catalog, caller)
+        delete_files(*args)
+
+    delete_files = dropped_tables.delete_files
+    monkeypatch.setattr(dropped_tables, "delete_files", delete_after_create)
+    first = create(catalog, caller)
+    catalog.tables.drop(caller, replace(main, retention_s=0), ("db",), "t", purge=True)
+    assert not Path(first, "_versions").exists()
+    assert lance.dataset(load(catalog, caller)["location"]).count_rows() == 2
+
+
+def test_without_retention_files_that_are_left_are_deleted_later(
+    catalog: Catalog, main: Warehouse, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = create(catalog, caller)
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset_files, "remove_dataset", fail)
+        catalog.tables.drop(caller, replace(main, retention_s=0), ("db",), "t", purge=True)
+    assert Path(location, "_versions").exists()
+    with pytest.raises(TableNotFoundError, match="is over"):
+        catalog.dropped_tables.restore(caller, main, T)
+    expire(catalog, caller, monkeypatch)
+    assert not Path(location, "_versions").exists()
+    assert catalog.dropped_tables.list(caller, main) == []
 
 
 def test_without_retention_a_drop_is_final(catalog: Catalog, main: Warehouse, caller: Caller) -> None:

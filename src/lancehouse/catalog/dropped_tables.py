@@ -113,7 +113,7 @@ class DroppedTables:
             return replace(row, purge=True)
 
         row = write_once(self._database, caller, work)
-        if not self._delete(caller, warehouse, row) and self._find_entry(row) is not None:
+        if not self.delete(caller, warehouse, row) and self._find_entry(row) is not None:
             raise ServiceUnavailableError(f"{name} is purged, but files of it are left: the server will try again")
 
     def delete_expired(self, caller: Caller, warehouse: Warehouse) -> int:
@@ -125,12 +125,16 @@ class DroppedTables:
             return 0
         until = now_ms() - GRACE_MS
         rows = self._database.read(lambda tx: dropped.list_expired(tx, warehouse.id, until, MOST_EXPIRED))
-        return sum(self._delete(caller, warehouse, row) for row in rows)
+        return sum(self.delete(caller, warehouse, row) for row in rows)
 
-    def _delete(self, caller: Caller, warehouse: Warehouse, row: DroppedRow) -> bool:
-        """Delete the files, then the entry: if this process dies in between, another goes on.
+    def delete(self, caller: Caller, warehouse: Warehouse, row: DroppedRow) -> bool:
+        """Delete a dropped table whose time is over; whether it is, the caller has checked.
 
-        False: some files are left, or another one has deleted the table.
+        The files go before the entry. If this process dies in between, another goes on; and until the files are gone,
+        no other table gets their location.
+
+        Returns:
+            False if some files are left, or another server has deleted the table.
         """
         entry = self._find_entry(row)
         if entry is None:
@@ -182,12 +186,14 @@ def delete_files(warehouse: Warehouse, entry: EntryRow, documents: DocumentCache
         files.delete(file)
 
 
-def drop_entry(tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, *, purge: bool) -> bool:
-    """Take a table out of its namespace for the warehouse's retention; return False if it is not there any more."""
+def drop_entry(
+    tx: Tx, caller: Caller, warehouse: Warehouse, levels: Levels, entry: EntryRow, *, purge: bool
+) -> DroppedRow | None:
+    """Take a table out of its namespace for the warehouse's retention; return None if it is not there any more."""
     now = now_ms()
     expires_ms = now + warehouse.retention_s * 1000
     row = DroppedRow(entry.id, warehouse.id, levels, entry.name, now, expires_ms, caller.identity.name, purge)
-    return dropped.insert_dropped(tx, row, entry)
+    return row if dropped.insert_dropped(tx, row, entry) else None
 
 
 def dropped_to_json(row: DroppedRow) -> Json:

@@ -11,7 +11,7 @@ from lance_namespace.errors import InvalidInputError, LanceNamespaceError, Servi
 
 from lancehouse.catalog import location_access
 from lancehouse.catalog.callers import Caller, Role
-from lancehouse.catalog.dropped_tables import delete_files, drop_entry, require_purge_allowed
+from lancehouse.catalog.dropped_tables import DroppedTables, drop_entry, require_purge_allowed
 from lancehouse.catalog.entries import (
     TableName,
     create_entry,
@@ -41,7 +41,7 @@ from lancehouse.properties import IMPL, LANCE, MANAGED_BY, STAGED, TABLE_TYPE, i
 from lancehouse.secrets import redact_properties
 from lancehouse.store import repository
 from lancehouse.store.database import Database
-from lancehouse.store.model import EntryRow, Json, Kind
+from lancehouse.store.model import DroppedRow, EntryRow, Json, Kind
 from lancehouse.store.statements import Tx
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,19 @@ TABLES: tuple[Kind, ...] = ("lance", "iceberg")
 class Tables:
     """Operations on tables, except commits (see `commits`)."""
 
-    def __init__(self, database: Database, loader: MetadataLoader, fence: Fence, restricted: RestrictedTables) -> None:
+    def __init__(
+        self,
+        database: Database,
+        loader: MetadataLoader,
+        fence: Fence,
+        restricted: RestrictedTables,
+        dropped: DroppedTables,
+    ) -> None:
         self._database = database
         self._loader = loader
         self._fence = fence
         self._restricted = restricted
+        self._dropped = dropped
 
     def list(
         self, caller: Caller, warehouse: Warehouse, levels: Levels, page_token: str | None, page_size: int | None
@@ -228,26 +236,24 @@ class Tables:
         if purge and not (ignore_gc and entry.kind == "lance"):
             require_purge_allowed(TableName(levels, name), properties)
 
-        def work(tx: Tx) -> None:
+        def work(tx: Tx) -> DroppedRow | None:
             require_unprotected(tx, warehouse, levels, name, properties, "purge" if purge else "drop")
-            if warehouse.retention_s:
-                is_dropped = drop_entry(tx, caller, warehouse, levels, entry, purge=purge)
-            else:
-                is_dropped = repository.delete_entry(tx, entry)
-            if not is_dropped:
+            # Without retention, the entry of a purged table stays until its files are deleted, and keeps their location
+            # from others.
+            is_kept = bool(warehouse.retention_s) or purge
+            row = drop_entry(tx, caller, warehouse, levels, entry, purge=purge) if is_kept else None
+            if row is None and (is_kept or not repository.delete_entry(tx, entry)):
                 raise table_not_found(levels, name)
             before = {"uuid": entry.uuid, "location": entry.location, "properties": redact_properties(properties)}
             after = {"purge": purge, "retention-ms": warehouse.retention_s * 1000}
             record_change(tx, caller, "table.drop", warehouse.name, levels, name, before, after)
+            return row
 
-        # The entry goes first: an entry whose files are gone would break every reader, while files without an entry
-        # only take space. A failed delete is therefore logged and does not fail the request.
-        write_once(self._database, caller, work)
-        if purge and not warehouse.retention_s:
-            try:
-                delete_files(warehouse, entry, self._loader.documents)
-            except (LanceNamespaceError, OSError) as error:
-                log.warning("%s is dropped, but files of it are left at %s: %s", name, entry.location, error)
+        # The table leaves its namespace first: readers would find one whose files are gone. What cannot be deleted now
+        # is logged, does not fail the request, and is tried again later.
+        row = write_once(self._database, caller, work)
+        if row is not None and not warehouse.retention_s:
+            self._dropped.delete(caller, warehouse, row)
 
     def _load_iceberg(
         self, warehouse: Warehouse, entry: EntryRow, *, purge: bool
