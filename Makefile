@@ -58,7 +58,8 @@ functional: compiled
 
 # What starts other engines: Spark, clusters, Connect, Ray, Daft, Spark 4.1, lance-spark, Node, notebooks, examples, benchmarks.
 test-engines: $(SYNCED) $(SPARK41) $(LANCE_SPARK) $(STORES)
-	$(IN_MEMORY) $(RUN) pytest -q -m engines -n auto --maxprocesses 4 $(PARALLEL)
+	# Spark waits ten seconds for the Python of a stream to start, which takes longer on a machine that others share.
+	$(IN_MEMORY) $(RUN) pytest -q -m engines --reruns 2 --only-rerun "failed to connect back" -n auto --maxprocesses 4 $(PARALLEL)
 
 soak: check $(SPARK41) $(LANCE_SPARK) $(STORES)
 	# A machine that others share pauses: an attack during which the server answers late is run again, up to twice.

@@ -26,7 +26,6 @@ from lancehouse.catalog.bootstrap import open_database, record_warehouses
 from lancehouse.catalog.callers import ANYBODY, Caller, Grant, Identity, Role
 from lancehouse.catalog.catalog import Catalog
 from lancehouse.catalog.entries import TableName
-from lancehouse.catalog.location_access import require_location_free
 from lancehouse.catalog.warehouses import Warehouse
 from lancehouse.lake import dataset_files
 from lancehouse.store import dropped, repository

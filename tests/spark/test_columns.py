@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from lance_namespace.errors import InvalidInputError
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
 
 from lancehouse.jobs import merge
 from lancehouse.spark import LanceCatalog, column
@@ -67,6 +68,11 @@ def test_columns_are_filled_by_tasks(catalog: LanceCatalog, tmp_path: Path) -> N
     assert catalog.backfill("docs").filled == 1
 
 
+def require_active(query: StreamingQuery) -> None:
+    if not query.isActive:
+        raise query.exception() or AssertionError("the query has ended")
+
+
 def test_a_stream_keeps_columns_filled(catalog: LanceCatalog, tmp_path: Path) -> None:
     def docs() -> lance.LanceDataset:
         return lance.dataset(tmp_path / "docs.lance")
@@ -79,7 +85,7 @@ def test_a_stream_keeps_columns_filled(catalog: LanceCatalog, tmp_path: Path) ->
     try:
         catalog.append(catalog.spark.createDataFrame([(50, "late")], ["id", "word"]), "docs")
         while docs().version < 5:
-            assert query.isActive
+            require_active(query)
             time.sleep(0.2)
         query.processAllAvailable()
     finally:
@@ -106,7 +112,7 @@ def test_a_stream_that_is_stopped_in_the_middle_goes_on(catalog: LanceCatalog, t
     catalog.define_columns("docs", {"loud": first})
     query = catalog.keep_filled("docs", place, {"loud": first}, trigger="0 seconds", commit_every=1, batch_rows=4)
     while not begun.exists():
-        assert query.isActive
+        require_active(query)
         time.sleep(0.05)
     query.stop()
     catalog.define_columns("docs", {"loud": second})
