@@ -98,6 +98,8 @@ def test_values_units_and_defaults(client: str, properties: dict[str, Any], fiel
         ("iceberg", {**AT, "credential": "secret\udcff:x"}, "'credential' is not Unicode text"),
         ("iceberg", {**AT, "storage.\udcff": "x"}, "is not Unicode text"),
         ("iceberg", {**AT, "header.": "x"}, "names no HTTP header"),
+        ("iceberg", {**AT, "header.Content-length": "5"}, "follows from the body"),
+        ("iceberg", {**AT, "header.transfer-encoding": "chunked"}, "follows from the body"),
         ("iceberg", {**AT, "header.X": "a\r\nB: c"}, "no HTTP header can carry"),
         ("iceberg", {**AT, "sigv4.region": "eu-west-1"}, "given together"),
         ("iceberg", {**AT, "client_key": __file__}, "needs 'client_cert'"),

@@ -297,6 +297,8 @@ def _to_text(key: str, value: object) -> str:
 def _check_header_name(key: str, name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
         raise InvalidInputError(f"property {key!r} names no HTTP header")
+    if name.lower() in ("content-length", "transfer-encoding"):
+        raise InvalidInputError(f"property {key!r} cannot be set: it follows from the body of each request")
     return name
 
 

@@ -56,6 +56,15 @@ def test_the_id_of_the_body_must_be_that_of_the_path() -> None:
         read("DescribeTable", b'{"version": 3}', b"version=2", id=["t"])
 
 
+def test_texts_that_may_be_secret_are_not_repeated() -> None:
+    with pytest.raises(InvalidInputError, match="the query and the body have different properties") as error:
+        read(
+            "DeclareTable", b'{"properties": {"storage.key": "s3cr3t"}}', b'properties={"storage.key":"pass"}', id=["t"]
+        )
+    assert "s3cr3t" not in str(error.value)
+    assert "pass" not in str(error.value)
+
+
 def test_fields_come_from_the_query() -> None:
     described = read("DescribeTable", b'{"version": 3}', b"load_detailed_metadata=true&with_table_uri=FALSE", id=["t"])
     assert (described.version, described.load_detailed_metadata, described.with_table_uri) == (3, True, False)

@@ -675,9 +675,10 @@ class RestWarehouses:
         if self._checks_namespaces and namespace not in self._existing_namespaces:
             self.load(namespace)
 
-    def is_resolved(self, catalog: str) -> bool:
-        """Return whether a call to this warehouse has succeeded, so that its paths are known."""
-        return catalog in self._resolved_paths
+    def announces(self, catalog: str, endpoint: str) -> bool:
+        """Return whether the server announces an endpoint; False if no call to this warehouse has succeeded yet."""
+        paths = self._resolved_paths.get(catalog)
+        return paths is not None and endpoint in (paths.endpoints or ())
 
     def resolved_paths(self, catalog: str) -> WarehousePaths:
         """Return the paths of a warehouse that was called before."""
@@ -855,10 +856,7 @@ class IcebergTables:
 
     def keeps_dropped(self, table: TableId) -> bool:
         """Return whether the server keeps dropped tables for a while and deletes their data itself, as ours does."""
-        catalog = table.namespace.catalog
-        return self._warehouses.is_resolved(catalog) and UNDROP in (
-            self._warehouses.resolved_paths(catalog).endpoints or ()
-        )
+        return self._warehouses.announces(table.namespace.catalog, UNDROP)
 
     def create(self, table: TableId, location: str | None, properties: Mapping[str, str], *, vend: bool) -> Entry:
         """Create the entry of a table and return it as the server stored it; without a location the server chooses."""

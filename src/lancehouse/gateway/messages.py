@@ -109,7 +109,10 @@ def _merge_fields(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in part_fields.items():
             before = fields.get(name)
             if before is not None and before != value:
-                words = f"the {part} says that {name} is {value!r}, and the {source_by_name[name]} says {before!r}"
+                source = source_by_name[name]
+                if isinstance(value, dict):  # of texts that may be secret, such as storage options
+                    raise InvalidInputError(f"the {part} and the {source} have different {name}")
+                words = f"the {part} says that {name} is {value!r}, and the {source} says {before!r}"
                 raise InvalidInputError(words[:1000])
             fields[name], source_by_name[name] = value, part
     return fields
