@@ -139,6 +139,36 @@ def test_a_request_while_a_table_is_worked_on_stays(database: Database) -> None:
     assert (find(database, "t000").due_ms, find(database, "t000").requested) == (None, "")
 
 
+def ask(database: Database, *operations: str) -> None:
+    database.write(lambda tx: rows.request_maintenance(tx, "other", ("a", "t000"), "me", operations, "me"))
+
+
+def test_what_is_requested_again_while_it_is_done_is_done_again(database: Database) -> None:
+    """It may have been asked for because of what was written after the work had begun."""
+    ask(database, "compact")
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    ask(database, "compact")
+    finish(database, table, "one", next_ms=10**15)
+    assert (find(database, "t000").due_ms, find(database, "t000").requested) == (0, "compact")
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    plan(database, 1, 500)  # a commit is no request
+    finish(database, table, "one", next_ms=10**15)
+    assert find(database, "t000").requested == ""
+
+
+def test_a_request_that_failed_stays_beside_a_later_one(database: Database) -> None:
+    ask(database, "compact")
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    ask(database, "index")
+    finish(database, table, "one", next_ms=10**15, failures=1, is_done=False)
+    again = find(database, "t000")
+    assert (again.due_ms, sorted(again.requested.split(","))) == (0, ["compact", "index"])
+    (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+    ask(database, "cleanup")
+    finish(database, table, "one")
+    assert find(database, "t000").requested == "cleanup"
+
+
 def test_marks_and_counters(database: Database) -> None:
     assert database.write(lambda tx: rows.take_mark(tx, "s", "one", 100, 50))
     assert not database.write(lambda tx: rows.take_mark(tx, "s", "two", 200, 60))

@@ -391,6 +391,9 @@ _is_fenced = exists().where(
     e.c.id == m.c.entry_id, n.c.id == e.c.namespace_id, f.c.warehouse_id == n.c.warehouse_id, is_closed
 )
 RENEW = Statement(update(m).where(*_MINE, ~_is_fenced).values(lease_until_ms=bindparam("until")))
+# A request that came while the table was worked on stays, also for the same operations. What was planned meanwhile, for
+# a time after 0, is planned again.
+_has_no_request = and_(m.c.requested == bindparam("done"), or_(m.c.due_ms.is_(None), m.c.due_ms != literal_column("0")))
 FINISH = Statement(
     update(m)
     .where(*_MINE)
@@ -398,16 +401,13 @@ FINISH = Statement(
         lease_until_ms=literal_column("NULL"),
         worker=literal_column("''"),
         looked_ms=bindparam("now"),
-        # A request that came while the table was worked on stays. What was planned meanwhile is planned again.
-        due_ms=case(
-            (m.c.requested == bindparam("done"), bindparam("next_ms", type_=NUMBER)), else_=literal_column("0")
-        ),
-        why=case((m.c.requested == bindparam("done"), bindparam("reason")), else_=m.c.why),
+        due_ms=case((_has_no_request, bindparam("next_ms", type_=NUMBER)), else_=literal_column("0")),
+        why=case((_has_no_request, bindparam("reason")), else_=m.c.why),
         failures=bindparam("failed"),
         error=bindparam("problem"),
         seen=bindparam("found"),
-        requested=case((m.c.requested == bindparam("done"), bindparam("again")), else_=m.c.requested),
-        requested_by=case((m.c.requested == bindparam("done"), bindparam("again_by")), else_=m.c.requested_by),
+        requested=case((_has_no_request, bindparam("again")), else_=m.c.requested + bindparam("more")),
+        requested_by=case((_has_no_request, bindparam("again_by")), else_=m.c.requested_by),
     )
 )
 INSERT_RUN = Statement(insert_into(r, "table_id", *RUN.names))
@@ -491,6 +491,7 @@ def finish_lease(
         "found": to_json(seen),
         "done": table.requested,
         "again": "" if is_done else table.requested,
+        "more": "" if is_done or not table.requested else f",{table.requested}",
         "again_by": "" if is_done else table.requested_by,
     }
     if tx.run(FINISH, values) != 1:
