@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from lance_namespace import (
     LanceNamespace,
     ListNamespacesRequest,
@@ -13,6 +16,7 @@ from lance_namespace import (
 from lance_namespace.errors import InternalError, LanceNamespaceError, PermissionDeniedError, UnsupportedOperationError
 
 from lancehouse.cli.client import Client
+from lancehouse.cli.main import main
 from lancehouse.conformance.target import ConformanceTarget
 
 
@@ -73,3 +77,38 @@ def test_what_others_raise(operation: str, kind: type[LanceNamespaceError], said
         Client(Foreign(), TARGET).ask(operation, ListTablesRequest(id=["main", "db"]))
     assert "s3cr3t" not in str(error.value)
     assert str(error.value) == said
+
+
+def test_hints_name_the_options_that_stand_for_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "latin.csv").write_bytes("id,s\n1,ä\n".encode("latin-1"))
+    (tmp_path / "more.csv").write_text("id,more\n1,2\n")
+    (tmp_path / "numbers.csv").write_text("id,s\n1,a\n")
+    (tmp_path / "hinted.py").write_text(
+        "import lancehouse, pyarrow\n"
+        "@lancehouse.column(version='1', inputs=['id'], returns=pyarrow.int64())\n"
+        "def fail(ids): raise ValueError\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    place = ["--impl", "dir", "--property", f"root={tmp_path / 'root'}", "--engine", "local"]
+
+    def hint(*words: str) -> str:
+        done = CliRunner().invoke(main, [*words, *place])
+        return done.stderr.partition("Hint: ")[2].strip()
+
+    def load(file: str) -> str:
+        return hint("ingest", str(tmp_path / file), "--table", "t")
+
+    assert load("numbers.csv") == ""
+    assert load("latin.csv") == "--option encoding=latin-1 names it"
+    (tmp_path / "words.csv").write_text("id\none\n")
+    assert load("words.csv") == "--type COLUMN=TYPE gives a column a type"
+    assert load("more.csv") == "--column NAME loads only that column; repeat it for each"
+    index = ("table", "index", "t", "--column", "id", "--kind", "BTREE")
+    assert hint(*index) == ""
+    assert hint(*index) == "--replace builds it anew"
+    fill = ("table", "backfill", "t", "--define", "x=hinted:fail", "--modules", str(tmp_path))
+    assert hint(*fill) == "--on-error null sets such rows to null, --on-error skip leaves them as they are"
+    (tmp_path / "hinted.py").write_text((tmp_path / "hinted.py").read_text().replace("ValueError", "TypeError"))
+    monkeypatch.delitem(sys.modules, "hinted")
+    assert hint(*fill) == "--allow-changed accepts it"
