@@ -183,7 +183,6 @@ BY_WORDS: Mapping[str, str] = MappingProxyType(
         "leave it out with columns=": "--column NAME loads only that column; repeat it for each",
         "options={'encoding'": "--option encoding=latin-1 names it",
         "options={'types'": "--type COLUMN=TYPE gives a column a type",
-        "replace=True builds it anew": "--replace builds it anew",
         "set allow_changed=True": "--allow-changed accepts it",
         'set on_error="null"': "--on-error null sets such rows to null, --on-error skip leaves them as they are",
         "No space left on device": "free some space there, and run it again",
