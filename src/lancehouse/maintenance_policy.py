@@ -85,12 +85,15 @@ def _duration_parser(least: timedelta, refusal: str) -> Callable[[str], timedelt
 
 
 _parse_interval = _duration_parser(timedelta(minutes=1), "must be 1m or more")
-_parse_version_age = _duration_parser(
-    LEAST_VERSION_AGE, "must be 1m or more: who is reading or writing needs the version that they began with"
-)
 _parse_orphan_age = _duration_parser(
     timedelta(hours=1), "must be 1h or more: younger files may belong to a writer that is about to commit them"
 )
+
+
+def _parse_version_age(text: str) -> timedelta:
+    if (age := _parse_duration(text)) < LEAST_VERSION_AGE:
+        raise ValueError("must be 1m or more: who is reading or writing needs the version that they began with")
+    return age
 
 
 def _parse_windows(text: str) -> Windows:

@@ -174,6 +174,15 @@ def test_what_was_dropped_meanwhile_is_not_renamed(place: StoredNamespace) -> No
     assert place.find("u") is None
 
 
+def test_restore_into_a_namespace_that_is_gone(place: StoredNamespace) -> None:
+    entry = place.create("t")
+    row = DroppedRow(entry.id, place.warehouse_id, ("a",), "t", NOW, NOW, "me", purge=True)
+    assert place.database.write(lambda tx: dropped.insert_dropped(tx, row, entry))
+    with pytest.raises(NamespaceNotFoundError):
+        place.database.write(lambda tx: dropped.restore_entry(tx, entry.id, place.namespace_id + 100, "t", NOW))
+    assert place.database.write(lambda tx: dropped.restore_entry(tx, entry.id, place.namespace_id, "t", NOW))
+
+
 def test_refused_rename_leaves_its_transaction_alone(place: StoredNamespace) -> None:
     entry, _other = place.create("t"), place.create("other")
 

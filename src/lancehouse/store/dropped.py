@@ -8,10 +8,11 @@ from sqlalchemy import bindparam, delete, literal_column, select, update
 from lancehouse.store.model import DroppedRow, EntryRow
 from lancehouse.store.model import dropped as d
 from lancehouse.store.model import entries as e
-from lancehouse.store.repository import ENTRY, STILL_THERE, name_values
+from lancehouse.store.repository import ENTRY, STILL_THERE, name_values, namespace_dropped_error
 from lancehouse.store.statements import (
     FLAG,
     LEVELS,
+    ForeignKeyViolationError,
     RowType,
     Statement,
     Tx,
@@ -99,6 +100,7 @@ def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: i
 
     Raises:
         TableNotFoundError: it was restored or deleted meanwhile.
+        NamespaceNotFoundError: the namespace has been dropped.
     """
     values = {"entry": entry_id, "namespace": namespace_id, "called": name, "now": now_ms}
     try:
@@ -106,6 +108,8 @@ def restore_entry(tx: Tx, entry_id: int, namespace_id: int, name: str, now_ms: i
             row_count = tx.run(RESTORE, values)
     except UniqueViolationError:
         return False
+    except ForeignKeyViolationError:
+        raise namespace_dropped_error() from None
     if not row_count:
         raise TableNotFoundError(f"Table does not exist: it was restored or deleted before it could become {name}")
     return True

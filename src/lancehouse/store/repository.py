@@ -433,7 +433,7 @@ def insert_entry(
         with tx.savepoint():
             row = tx.fetch_one(INSERT_ENTRY, {name: values[name] for name in NEW})
     except ForeignKeyViolationError:
-        raise _namespace_dropped() from None
+        raise namespace_dropped_error() from None
     return None if row is None else replace(new, id=row[0])
 
 
@@ -483,7 +483,7 @@ def rename_entry(tx: Tx, entry: EntryRow, namespace_id: int, name: str, now_ms: 
     except UniqueViolationError:
         return False
     except ForeignKeyViolationError:
-        raise _namespace_dropped() from None
+        raise namespace_dropped_error() from None
     if not row_count:
         raise TableNotFoundError(
             f"Table does not exist: it was dropped or renamed before it could be renamed to {name}"
@@ -578,7 +578,8 @@ def _lock_number(location_key: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def _namespace_dropped() -> NamespaceNotFoundError:
+def namespace_dropped_error() -> NamespaceNotFoundError:
+    """Build the error for a namespace that was dropped between the lookup and the change."""
     return NamespaceNotFoundError("Namespace does not exist: it was dropped meanwhile")
 
 
