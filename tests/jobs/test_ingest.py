@@ -327,6 +327,13 @@ def test_names_that_lance_does_not_take(catalog: TableJobs, tmp_path: Path, text
     assert catalog.ingest(tmp_path / "x.csv", "t", columns=["y"]) == 1
 
 
+def test_columns_that_could_not_be_read_again(catalog: TableJobs, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text('{"a":' * 70 + "1" + "}" * 70)
+    with pytest.raises(TableSchemaValidationError, match="nested"):
+        catalog.ingest(tmp_path / "deep.json", "t")
+    assert not (tmp_path / "tables" / "t.lance").exists()
+
+
 def test_a_column_that_must_be_there(catalog: TableJobs, folder: Path, tmp_path: Path) -> None:
     fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("kind", pa.string(), nullable=False)]
     schema = pa.schema(fields)

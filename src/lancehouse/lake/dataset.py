@@ -354,7 +354,12 @@ def empty_dataset(schema: pa.Schema, data_storage_version: str | None = None) ->
     """
     require_storable_names(schema.names)
     with translate_errors("a table"):
-        return lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
+        dataset = lance.write_dataset(schema.empty_table(), "memory://", data_storage_version=data_storage_version)
+    try:
+        _ = dataset.schema
+    except pa.ArrowInvalid as error:  # Arrow takes types of any depth from Python, but not back from Lance
+        raise TableSchemaValidationError(f"a column is nested more than 60 levels deep: {error}") from error
+    return dataset
 
 
 @overload
