@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +14,7 @@ from lance_namespace.errors import LanceNamespaceError
 from lancehouse.clients.http import UnreachableError
 from lancehouse.errors import CommitStateUnknownError
 from lancehouse.spark.engine import collect_results, translate_task_errors
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,18 @@ def test_a_module_that_executors_do_not_have(spark: Any, tmp_path: Any, monkeypa
     spark.addArtifacts(str(tmp_path / "only_here.py"), pyfile=True)  # as it says
     with translate_task_errors():
         assert collect_results(spark, [0], work) == ["done"]
+
+
+def test_an_interrupt_that_spark_turns_into_an_error(spark: Any) -> None:
+    """PySpark's handler cancels the job, whose error then takes the place of the interrupt."""
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        wait_until(spark.sparkContext.statusTracker().getActiveJobsIds)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt), translate_task_errors():
+        spark.sql("SELECT max(id * 7 % 13) FROM range(1000000000000)").toArrow()
+    interrupter.join()

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from lance_namespace.errors import InternalError, InvalidInputError, LanceNamespaceError
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
@@ -177,10 +177,17 @@ def collect_texts(frame: DataFrame) -> list[str]:
 
 @contextmanager
 def translate_task_errors() -> Iterator[None]:
-    """Raise the Lance error that a task raised; for other errors, raise Spark's message without the stack traces."""
+    """Raise the Lance error that a task raised; for other errors, raise Spark's message without the stack traces.
+
+    An interrupt stays one: PySpark cancels the job then, whose error comes while the interrupt is handled.
+    """
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        if isinstance(error, Py4JJavaError):
+            raise
         raise _to_lance_error(str(error)) from error
 
 
