@@ -106,7 +106,7 @@ def test_hints_name_the_options_that_stand_for_arguments(tmp_path: Path, monkeyp
     assert load("more.csv") == "--column NAME loads only that column; repeat it for each"
     index = ("table", "index", "t", "--column", "id", "--kind", "BTREE")
     assert hint(*index) == ""
-    assert hint(*index) == "--replace builds it anew"
+    assert hint(*index) == "add --replace to build it anew, or choose another --name"
     fill = ("table", "backfill", "t", "--define", "x=hinted:fail", "--modules", str(tmp_path))
     assert hint(*fill) == "--on-error null sets such rows to null, --on-error skip leaves them as they are"
     (tmp_path / "hinted.py").write_text((tmp_path / "hinted.py").read_text().replace("ValueError", "TypeError"))
