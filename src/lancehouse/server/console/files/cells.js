@@ -24,7 +24,7 @@ export function cell(value, column, where) {
   if (typeof value === "string") return h("span", { class: "text" }, value || h("span", { class: "null" }, "empty"));
   switch (value.kind) {
     case "text":
-      return h("span", { class: "text" }, value.text, h("span", { class: "cut" }, ` … ${bytes(value.size)}`));
+      return h("span", { class: "text" }, value.text, h("span", { class: "full-size" }, ` … ${bytes(value.size)}`));
     case "number":
       return h("span", { class: "num" }, value.text);
     case "vector":

@@ -87,12 +87,12 @@ export function empty(title, ...more) {
 
 export function skeleton(lines = 6) {
   const bars = Array.from({ length: lines }, (_, at) => h("div", { class: "bar", css: { width: `${92 - ((at * 23) % 55)}%` } }));
-  return h("div", { class: "waiting", "aria-busy": "true", "aria-label": "Loading" }, bars);
+  return h("div", { class: "skeleton", "aria-busy": "true", "aria-label": "Loading" }, bars);
 }
 
 let timer;
 export function say(text) {
-  const box = document.getElementById("says");
+  const box = document.getElementById("toast");
   box.textContent = text;
   box.classList.add("on");
   clearTimeout(timer);

@@ -27,7 +27,7 @@ class Rows {
       onkeydown: (event) => this.onKey(event),
     });
     this.clear = h("button", { class: "ghost", type: "button", "aria-label": "Remove the filter", onclick: () => this.apply(""), hidden: !this.query.filter }, icon("close"));
-    this.message = h("div", { class: "filter-says", id: "filter-says", "aria-live": "polite" });
+    this.message = h("div", { class: "filter-message", id: "filter-message", "aria-live": "polite" });
     this.box = h("div", { class: "grid-box", tabindex: "-1" });
     this.pager = h("div", { class: "pager" });
     this.element = h(
@@ -117,7 +117,7 @@ class Rows {
   showError(error) {
     fill(this.message, problem(error, error.status === 400 ? null : () => this.load()));
     if (this.query.filter) this.input.setAttribute("aria-invalid", "true");
-    this.input.setAttribute("aria-describedby", "filter-says");
+    this.input.setAttribute("aria-describedby", "filter-message");
     if (!this.rowPage) fill(this.box);
     fill(this.pager);
   }

@@ -31,7 +31,7 @@ export function schemaTab(page) {
       info.columns.length
         ? h("div", { class: "scroll" }, h("table", { class: "plain schema" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows)))
         : empty("There are no columns"),
-      companions.length ? h("button", { class: "ghost small kept", onclick: toggle }, showsCompanions ? "Hide" : "Show", ` ${plural(companions.length, "column")} that Lancehouse keeps beside them`) : null,
+      companions.length ? h("button", { class: "ghost small companions", onclick: toggle }, showsCompanions ? "Hide" : "Show", ` ${plural(companions.length, "column")} that Lancehouse keeps beside them`) : null,
     );
   };
   const toggle = () => {

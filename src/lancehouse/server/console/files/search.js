@@ -19,13 +19,13 @@ export class Search {
       role: "combobox",
       "aria-label": "Search tables and namespaces",
       "aria-expanded": "false",
-      "aria-controls": "found",
+      "aria-controls": "search-results",
       "aria-autocomplete": "list",
       oninput: () => this.later(),
       onfocus: () => this.input.value && this.later(),
       onkeydown: (event) => this.onKey(event),
     });
-    this.list = h("ul", { id: "found", class: "found", role: "listbox", "aria-label": "Found", hidden: true });
+    this.list = h("ul", { id: "search-results", class: "search-results", role: "listbox", "aria-label": "Found", hidden: true });
     fill(element, icon("search"), this.input, h("kbd", { class: "slash", "aria-hidden": "true" }, "/"), this.list);
     document.addEventListener("pointerdown", (event) => {
       if (!element.contains(event.target)) this.close();
@@ -85,7 +85,7 @@ export class Search {
     const name = match.levels[match.levels.length - 1];
     return h(
       "li",
-      { id: `found-${at}`, role: "option", onpointerdown: (event) => event.preventDefault(), onclick: () => this.go(at) },
+      { id: `match-${at}`, role: "option", onpointerdown: (event) => event.preventDefault(), onclick: () => this.go(at) },
       icon(match.kind, KINDS[match.kind]),
       h("span", { class: "name" }, name),
       h("span", { class: "where" }, dottedName([match.in, ...match.levels.slice(0, -1)])),
@@ -112,7 +112,7 @@ export class Search {
   mark() {
     [...this.list.children].forEach((row, at) => row.setAttribute("aria-selected", String(at === this.at)));
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
-    if (this.at >= 0) this.input.setAttribute("aria-activedescendant", `found-${this.at}`);
+    if (this.at >= 0) this.input.setAttribute("aria-activedescendant", `match-${this.at}`);
   }
 
   go(at) {

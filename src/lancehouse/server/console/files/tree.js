@@ -171,7 +171,7 @@ export class Tree {
 
   row(node) {
     const branch = isBranch(node);
-    const names = ["node", node === this.active ? "active" : "", node === this.selected ? "selected" : "", node.isStatus ? "part" : ""];
+    const names = ["node", node === this.active ? "active" : "", node === this.selected ? "selected" : "", node.isStatus ? "status" : ""];
     return h(
       "div",
       {

@@ -97,11 +97,11 @@ class Versions {
     const isShown = String(this.page.at.query.version || this.page.info.summary?.version || "") === String(version.version);
     return h(
       "li",
-      { class: `made ${colour(version)} ${isShown ? "shown" : ""}` },
+      { class: `version ${colour(version)} ${isShown ? "current" : ""}` },
       h("span", { class: "dot", "aria-hidden": "true" }),
       h(
         "div",
-        { class: "made-head" },
+        { class: "version-head" },
         h("strong", {}, isLance || this.page.info.kind === "view" ? `Version ${version.version}` : version.version),
         h("span", { class: "operation" }, WORDS[version.operation] || version.operation || "unknown"),
         change(version, before),
@@ -111,7 +111,7 @@ class Versions {
       ),
       h(
         "div",
-        { class: "made-line muted" },
+        { class: "version-line muted" },
         h("time", { title: moment(version.timestamp_ms), datetime: new Date(version.timestamp_ms).toISOString() }, `${ago(version.timestamp_ms)}, ${moment(version.timestamp_ms)}`),
         version.by ? h("span", { class: "by" }, icon("person"), version.by.principal, version.by.client ? h("span", { class: "client", title: version.by.client }, `with ${product(version.by.client)}`) : null) : null,
         version.rows !== null && version.rows !== undefined ? h("span", {}, `${plural(version.rows, "row")}, ${plural(version.files, "file")}, ${bytes(version.bytes)}`) : null,
@@ -129,7 +129,7 @@ class Versions {
       sql,
       h(
         "details",
-        { class: "told" },
+        { class: "commit-properties" },
         h("summary", {}, "Properties of the commit"),
         h("dl", { class: "pairs slim" }, pairs.map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, value))])),
       ),
