@@ -118,7 +118,7 @@ def test_search(open_page: Opens) -> None:
     page.keyboard.press("/")
     page.keyboard.type("t0")
     expect(page.locator("#search-results [role=option]")).to_have_count(100)
-    expect(page.locator("#search-results")).to_contain_text("More was found")
+    expect(page.locator("#search-results")).to_contain_text("There are more matches")
     page.get_by_role("combobox", name="Search tables and namespaces").fill("nothing at all")
     expect(page.locator("#search-results")).to_have_text("Nothing is called “nothing at all”.")
     page.get_by_role("combobox", name="Search tables and namespaces").fill("lib doc")

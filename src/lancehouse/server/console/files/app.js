@@ -126,9 +126,9 @@ function nextTheme() {
 
 const KEYS = [
   ["/", "search"],
-  ["↑ ↓", "move in the tree, and in what was found"],
+  ["↑ ↓", "move in the tree and in search results"],
   ["→ ←", "open and close a branch of the tree"],
-  ["Enter", "show what is marked"],
+  ["Enter", "open the selected entry"],
   ["t", "to the tree"],
   ["f", "to the filter of the rows"],
   ["1 … 9", "the tabs of a table"],

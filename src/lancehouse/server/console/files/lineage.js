@@ -35,8 +35,8 @@ function lineage(page, graph) {
 
 function notes(graph) {
   return [
-    graph.hidden ? "A view here is made of a table that is gone, or that you may not read." : null,
-    graph.whole ? null : "There is more: not all tables are shown.",
+    graph.hidden ? "A view here is computed from a table that is gone, or that you may not read." : null,
+    graph.whole ? null : "Not all tables are shown.",
     graph.views_known
       ? "Views of this table are those that were created in the server's own warehouses, as far as you may read them; copies, and views that were registered, are not found."
       : "Views of this table are not known: only the server's own warehouses record them.",

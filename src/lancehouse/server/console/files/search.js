@@ -25,7 +25,7 @@ export class Search {
       onfocus: () => this.input.value && this.later(),
       onkeydown: (event) => this.onKey(event),
     });
-    this.list = h("ul", { id: "search-results", class: "search-results", role: "listbox", "aria-label": "Found", hidden: true });
+    this.list = h("ul", { id: "search-results", class: "search-results", role: "listbox", "aria-label": "Search results", hidden: true });
     fill(element, icon("search"), this.input, h("kbd", { class: "slash", "aria-hidden": "true" }, "/"), this.list);
     document.addEventListener("pointerdown", (event) => {
       if (!element.contains(event.target)) this.close();
@@ -75,7 +75,7 @@ export class Search {
       this.note(`Nothing is called “${words}”.`);
       return;
     }
-    const more = isWhole ? null : h("li", { class: "note", role: "presentation" }, "More was found: type more of the name.");
+    const more = isWhole ? null : h("li", { class: "note", role: "presentation" }, "There are more matches: type more of the name.");
     fill(this.list, matches.map((match, at) => this.row(match, at)), more);
     this.open();
     this.mark();

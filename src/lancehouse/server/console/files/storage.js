@@ -118,8 +118,8 @@ function indices(list, page) {
   return h(
     "div",
     {},
-    h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Made"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
-    isBehind ? h("p", { class: "advice" }, "Rows were added since an index was built: ", h("code", {}, "lancehouse table optimize-indices"), " takes them in.") : null,
+    h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Created"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
+    isBehind ? h("p", { class: "advice" }, "Rows were added since an index was built: ", h("code", {}, "lancehouse table optimize-indices"), " adds them to it.") : null,
     list.filter((each) => each.recall).map(recallOf),
   );
 }
@@ -131,7 +131,7 @@ export function detailsTab(page) {
     ["Commits", info.managed_by ? (info.managed_by === "impl" ? "accepted by the catalog (managed_by=impl)" : "as storage has them (managed_by=storage)") : null],
     ["Format", info.summary?.format],
     ["Id", info.uuid],
-    ["Entry made", info.created_ms ? moment(info.created_ms) : null],
+    ["Entry created", info.created_ms ? moment(info.created_ms) : null],
     ["Entry changed", info.updated_ms ? moment(info.updated_ms) : null],
   ].filter(([, value]) => value);
   const properties = Object.entries(info.properties || {}).sort();

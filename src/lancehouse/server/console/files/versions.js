@@ -209,7 +209,7 @@ function activity({ changes }, info) {
   return h(
     "div",
     {},
-    h("p", { class: "muted lead" }, "What the catalog accepted, newest first.", info.managed_by === "storage" ? " Versions of this table are made in its storage, without asking the catalog: it cannot tell who made those." : ""),
+    h("p", { class: "muted lead" }, "What the catalog accepted, newest first.", info.managed_by === "storage" ? " Versions of this table are committed in its storage, without the catalog, so it cannot tell who committed them." : ""),
     h(
       "div",
       { class: "scroll" },
