@@ -31,7 +31,7 @@ SHOTS: dict[str, dict[str, Any]] = {
         "wait": ".names li",
         "keys": ["/"],
         "type": "t001",
-        "then": "#found [role=option]",
+        "then": "#search-results [role=option]",
     },
     "narrow": {"hash": f"{TABLE}?tab=schema", "wait": ".schema .meter", "width": 480},
 }

@@ -1,11 +1,11 @@
-// Questions to the server. The token is kept for this tab only, and goes out in a header.
+// Requests to the server. The token is stored for this tab only, and sent in a header.
 
 const KEY = "lancehouse.token";
 const HINTS = {
   503: "The server is busy, or the request was too large: a narrower filter or an index on its column helps.",
 };
 
-export class Refused extends Error {
+export class RequestError extends Error {
   constructor(status, message, type) {
     super(message);
     this.status = status;
@@ -14,34 +14,34 @@ export class Refused extends Error {
   }
 }
 
-let refusedBy = () => {};
+let handleUnauthorized = () => {};
 
-export function onSignIn(handler) {
-  refusedBy = handler;
+export function onUnauthorized(handler) {
+  handleUnauthorized = handler;
 }
 
 export function token() {
   return sessionStorage.getItem(KEY);
 }
 
-export function keepToken(value) {
+export function storeToken(value) {
   if (value) sessionStorage.setItem(KEY, value);
   else sessionStorage.removeItem(KEY);
 }
 
 function headers() {
-  const known = token();
-  return known ? { Authorization: `Bearer ${known}` } : {};
+  const stored = token();
+  return stored ? { Authorization: `Bearer ${stored}` } : {};
 }
 
-function query(params) {
-  const asked = new URLSearchParams();
-  for (const [name, value] of Object.entries(params)) {
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null && each !== "") asked.append(name, each);
+function query(values) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== undefined && item !== null && item !== "") parameters.append(name, item);
     }
   }
-  return asked.toString();
+  return parameters.toString();
 }
 
 async function send(path, params, signal) {
@@ -50,12 +50,12 @@ async function send(path, params, signal) {
     reply = await fetch(`/console/v1/${path}?${query(params)}`, { headers: headers(), signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The server cannot be reached.");
+    throw new RequestError(0, "The server cannot be reached.");
   }
   if (reply.ok) return reply;
-  const told = await reply.json().catch(() => null);
-  const error = new Refused(reply.status, told?.error?.message || `The server answered ${reply.status}.`, told?.error?.type);
-  if (reply.status === 401) refusedBy(error);
+  const body = await reply.json().catch(() => null);
+  const error = new RequestError(reply.status, body?.error?.message || `The server answered ${reply.status}.`, body?.error?.type);
+  if (reply.status === 401) handleUnauthorized(error);
   throw error;
 }
 
@@ -70,7 +70,7 @@ export async function image(params, signal) {
 export async function exchange(id, secret) {
   const body = new URLSearchParams({ grant_type: "client_credentials", client_id: id, client_secret: secret, scope: "catalog" });
   const reply = await fetch("/iceberg/v1/oauth/tokens", { method: "POST", body });
-  const told = await reply.json().catch(() => ({}));
-  if (!reply.ok) throw new Refused(reply.status, told.error_description || "The client id or the secret is wrong.");
-  return told.access_token;
+  const granted = await reply.json().catch(() => ({}));
+  if (!reply.ok) throw new RequestError(reply.status, granted.error_description || "The client id or the secret is wrong.");
+  return granted.access_token;
 }

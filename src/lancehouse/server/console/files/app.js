@@ -1,8 +1,8 @@
-// The console: what is open follows the address, so that every view can be linked to.
+// The console. The address says which view is open, so that every view can be linked to.
 
-import { exchange, get, keepToken, onSignIn, token } from "./api.js";
+import { exchange, get, onUnauthorized, storeToken, token } from "./api.js";
 import { fill, h, icon, problem } from "./dom.js";
-import { parsed } from "./format.js";
+import { parseHash } from "./format.js";
 import { home, namespace } from "./places.js";
 import { maintenance } from "./maintenance.js";
 import { Search } from "./search.js";
@@ -12,15 +12,15 @@ import { Tree } from "./tree.js";
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
 const tree = new Tree(byId("side"), open);
-const search = new Search(byId("search"), () => tree.loaded());
+const search = new Search(byId("search"), () => tree.foreignNodes());
 let session = null;
 let page = null;
 let signIn = null;
 
-function open(hash, leaves) {
+function open(hash, closesDrawer) {
   if (location.hash === hash) route();
   else location.hash = hash;
-  if (leaves) drawer(false);
+  if (closesDrawer) showDrawer(false);
 }
 
 async function start() {
@@ -39,12 +39,12 @@ async function start() {
 
 function route() {
   if (!session) return;
-  const at = parsed(location.hash);
+  const at = parseHash(location.hash);
   if (page?.update?.(at)) return;
   page?.close?.();
-  const makers = { ns: namespace, table: tablePage };
-  const isKnown = at.place && Object.hasOwn(makers, at.page);
-  page = (isKnown ? makers[at.page] : at.page === "maintenance" ? maintenance : home)(at, session);
+  const pages = { ns: namespace, table: tablePage };
+  const isKnown = at.place && Object.hasOwn(pages, at.page);
+  page = (isKnown ? pages[at.page] : at.page === "maintenance" ? maintenance : home)(at, session);
   fill(main, page.element);
   main.scrollTop = 0;
   document.title = isKnown ? `${at.levels[at.levels.length - 1] || at.place} · Lancehouse` : "Lancehouse";
@@ -53,23 +53,23 @@ function route() {
 
 // Signing in
 
-function ask(error) {
+function showSignIn(error) {
   if (signIn) return;
-  const was = token();
-  keepToken(null);
-  const key = h("input", { type: "password", name: "token", autocomplete: "off", placeholder: "lh_… or a JWT", "aria-label": "Token" });
+  const oldToken = token();
+  storeToken(null);
+  const tokenField = h("input", { type: "password", name: "token", autocomplete: "off", placeholder: "lh_… or a JWT", "aria-label": "Token" });
   const id = h("input", { type: "text", autocomplete: "username", "aria-label": "Client id", placeholder: "client id" });
   const secret = h("input", { type: "password", autocomplete: "off", "aria-label": "Client secret", placeholder: "client secret" });
-  const says = h("p", { class: "sign-problem", role: "alert" }, was ? error.message : "");
-  const enter = async (event) => {
+  const message = h("p", { class: "sign-problem", role: "alert" }, oldToken ? error.message : "");
+  const submit = async (event) => {
     event.preventDefault();
-    says.textContent = "";
+    message.textContent = "";
     try {
-      keepToken(id.value ? await exchange(id.value, secret.value) : key.value.trim());
+      storeToken(id.value ? await exchange(id.value, secret.value) : tokenField.value.trim());
       await get("places");
-    } catch (failed) {
-      keepToken(null);
-      says.textContent = failed.message;
+    } catch (failure) {
+      storeToken(null);
+      message.textContent = failure.message;
       return;
     }
     signIn.remove();
@@ -81,22 +81,22 @@ function ask(error) {
     { class: "sign", role: "dialog", "aria-modal": "true", "aria-labelledby": "sign-title" },
     h(
       "form",
-      { onsubmit: enter },
+      { onsubmit: submit },
       h("h1", { id: "sign-title" }, "Sign in"),
       h("p", { class: "muted" }, "This server requires authentication. The token stays in this tab until you close it."),
-      h("label", {}, "Token", key),
+      h("label", {}, "Token", tokenField),
       h("details", {}, h("summary", {}, "With a client id and secret"), h("label", {}, "Client id", id), h("label", {}, "Secret", secret)),
-      says,
+      message,
       h("button", { class: "primary", type: "submit" }, "Sign in"),
       h("p", { class: "muted small-text" }, "An administrator creates a token: ", h("code", {}, "lancehouse principal token create NAME --label console")),
     ),
   );
   document.body.append(signIn);
-  key.focus();
+  tokenField.focus();
 }
 
-function leave() {
-  keepToken(null);
+function signOut() {
+  storeToken(null);
   location.hash = "";
   location.reload();
 }
@@ -106,29 +106,29 @@ function leave() {
 const THEMES = ["auto", "light", "dark"];
 const THEME_ICONS = { auto: "auto", light: "sun", dark: "moon" };
 
-function theme(chosen) {
-  if (chosen === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = chosen;
-  localStorage.setItem("lancehouse.theme", chosen);
+function setTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  localStorage.setItem("lancehouse.theme", theme);
   const button = byId("theme");
-  fill(button, icon(THEME_ICONS[chosen]));
-  button.title = `Theme: ${chosen === "auto" ? "as the system has it" : chosen}`;
+  fill(button, icon(THEME_ICONS[theme]));
+  button.title = `Theme: ${theme === "auto" ? "as the system has it" : theme}`;
   button.setAttribute("aria-label", button.title);
   document.dispatchEvent(new Event("theme"));
 }
 
 function nextTheme() {
-  const now = localStorage.getItem("lancehouse.theme") || "auto";
-  theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+  const current = localStorage.getItem("lancehouse.theme") || "auto";
+  setTheme(THEMES[(THEMES.indexOf(current) + 1) % THEMES.length]);
 }
 
 // Keys
 
 const KEYS = [
   ["/", "search"],
-  ["↑ ↓", "move in the tree, and in what was found"],
+  ["↑ ↓", "move in the tree and in search results"],
   ["→ ←", "open and close a branch of the tree"],
-  ["Enter", "show what is marked"],
+  ["Enter", "open the selected entry"],
   ["t", "to the tree"],
   ["f", "to the filter of the rows"],
   ["1 … 9", "the tabs of a table"],
@@ -151,40 +151,40 @@ function help() {
   dialog.showModal();
 }
 
-function drawer(isOpen) {
+function showDrawer(isOpen) {
   document.body.classList.toggle("drawer", isOpen);
   byId("menu").setAttribute("aria-expanded", String(isOpen));
 }
 
-function key(event) {
+function onKey(event) {
   if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || signIn) return;
   const isField = event.target.closest?.("input, textarea, select, [contenteditable]");
   if (event.key === "Escape") {
     if (page?.escape?.()) return;
     if (isField) event.target.blur();
-    drawer(false);
+    showDrawer(false);
     return;
   }
   if (isField || document.querySelector("dialog[open]")) return;
-  const does = { "/": () => search.focus(), "?": help, t: toTree, d: nextTheme, f: () => page?.filter?.() };
-  if (event.key in does) does[event.key]();
+  const actions = { "/": () => search.focus(), "?": help, t: toTree, d: nextTheme, f: () => page?.filter?.() };
+  if (event.key in actions) actions[event.key]();
   else if (!/^[1-9]$/.test(event.key) || !page?.tab?.(Number(event.key) - 1)) return;
   event.preventDefault();
 }
 
 function toTree() {
-  drawer(true);
+  showDrawer(true);
   tree.focus();
 }
 
-onSignIn(ask);
+onUnauthorized(showSignIn);
 fill(byId("menu"), icon("menu"));
-byId("menu").addEventListener("click", () => drawer(!document.body.classList.contains("drawer")));
-byId("veil").addEventListener("click", () => drawer(false));
+byId("menu").addEventListener("click", () => showDrawer(!document.body.classList.contains("drawer")));
+byId("veil").addEventListener("click", () => showDrawer(false));
 byId("theme").addEventListener("click", nextTheme);
 byId("help").addEventListener("click", help);
-byId("leave").addEventListener("click", leave);
-document.addEventListener("keydown", key);
+byId("leave").addEventListener("click", signOut);
+document.addEventListener("keydown", onKey);
 window.addEventListener("hashchange", route);
-theme(localStorage.getItem("lancehouse.theme") || "auto");
+setTheme(localStorage.getItem("lancehouse.theme") || "auto");
 start();

@@ -13,7 +13,7 @@ function set(element, props) {
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "class") element.className = value;
-    else if (name === "css") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+    else if (name === "css") for (const [property, setting] of Object.entries(value)) element.style.setProperty(property, setting);
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : value);
@@ -63,19 +63,14 @@ const ICONS = {
 };
 
 export function icon(name, label) {
-  const drawn = svg(
+  return svg(
     "svg",
     { viewBox: "0 0 16 16", class: `icon icon-${name}`, ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
     svg("path", { d: ICONS[name] || ICONS.lance }),
   );
-  return drawn;
 }
 
-export function once(element, event) {
-  return new Promise((done) => element.addEventListener(event, done, { once: true }));
-}
-
-// What an error looks like, everywhere: one sentence, and what to do next if there is something.
+// How an error is shown everywhere: its message, and what to do next if that is known.
 export function problem(error, retry) {
   return h(
     "div",
@@ -90,14 +85,14 @@ export function empty(title, ...more) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), more.length ? h("p", {}, more) : null);
 }
 
-export function waiting(lines = 6) {
+export function skeleton(lines = 6) {
   const bars = Array.from({ length: lines }, (_, at) => h("div", { class: "bar", css: { width: `${92 - ((at * 23) % 55)}%` } }));
-  return h("div", { class: "waiting", "aria-busy": "true", "aria-label": "Loading" }, bars);
+  return h("div", { class: "skeleton", "aria-busy": "true", "aria-label": "Loading" }, bars);
 }
 
 let timer;
 export function say(text) {
-  const box = document.getElementById("says");
+  const box = document.getElementById("toast");
   box.textContent = text;
   box.classList.add("on");
   clearTimeout(timer);

@@ -25,12 +25,12 @@ export function short(number) {
 export function bytes(size) {
   if (size === null || size === undefined) return "–";
   let at = 0;
-  let left = size;
-  while (left >= 1024 && at < UNITS.length - 1) {
-    left /= 1024;
+  let amount = size;
+  while (amount >= 1024 && at < UNITS.length - 1) {
+    amount /= 1024;
     at += 1;
   }
-  return `${at ? SHORT.format(left) : left} ${UNITS[at]}`;
+  return `${at ? SHORT.format(amount) : amount} ${UNITS[at]}`;
 }
 
 export function ago(ms, now = Date.now()) {
@@ -50,8 +50,8 @@ export function plural(count, word, many = `${word}s`) {
   return `${whole(count)} ${count === 1 ? word : many}`;
 }
 
-// A name as people write it: levels joined by dots, one with a dot in backquotes.
-export function dotted(levels) {
+// The levels of a name joined by dots. A level that contains a dot is in backquotes.
+export function dottedName(levels) {
   return levels.map((level) => (/[.$`]/.test(level) ? `\`${level.replaceAll("`", "``")}\`` : level)).join(".");
 }
 
@@ -68,19 +68,19 @@ const PLACES = { namespace: "ns", warehouse: "ns", backend: "ns" };
 
 export function address(kind, place, levels, query = {}) {
   const path = [place, ...levels].map(encodeURIComponent).join("/");
-  const asked = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const tail = asked.length ? `?${new URLSearchParams(asked)}` : "";
+  const parameters = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const tail = parameters.length ? `?${new URLSearchParams(parameters)}` : "";
   return `#/${PLACES[kind] || "table"}/${path}${tail}`;
 }
 
-export function parsed(hash) {
+export function parseHash(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?", 2);
   const [page, ...rest] = path.split("/").filter(Boolean);
-  const names = rest.map((each) => {
+  const names = rest.map((part) => {
     try {
-      return decodeURIComponent(each);
+      return decodeURIComponent(part);
     } catch {
-      return each;
+      return part;
     }
   });
   return { page: page || "home", place: names[0], levels: names.slice(1), query: Object.fromEntries(new URLSearchParams(query || "")) };

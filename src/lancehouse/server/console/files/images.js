@@ -1,7 +1,7 @@
-// A column of bytes as pictures, where the bytes are pictures.
+// The pictures in a column of bytes.
 
-import { picture, record, whenSeen } from "./cells.js";
-import { empty, fill, h, problem, waiting } from "./dom.js";
+import { picture, record, whenVisible } from "./cells.js";
+import { empty, fill, h, problem, skeleton } from "./dom.js";
 import { bytes, whole } from "./format.js";
 
 const SIZE = 60;
@@ -16,13 +16,13 @@ class Images {
     this.query = page.at.query;
     const columns = page.info.columns.filter((each) => each.kind === "blob" || each.kind === "bytes");
     this.column = columns.some((each) => each.name === this.query.column) ? this.query.column : columns[0].name;
-    const words = page.info.columns.filter((each) => each.kind === "text" || each.kind === "number");
-    this.caption = words.find((each) => each.kind === "text")?.name || words[0]?.name;
+    const captionColumns = page.info.columns.filter((each) => each.kind === "text" || each.kind === "number");
+    this.caption = captionColumns.find((each) => each.kind === "text")?.name || captionColumns[0]?.name;
     const box = h("select", { onchange: () => page.go({ column: box.value, offset: null }) }, columns.map((each) => h("option", { value: each.name, selected: each.name === this.column }, each.name)));
-    this.wall = h("div", {}, waiting());
+    this.wall = h("div", {}, skeleton());
     this.pager = h("div", { class: "pager" });
-    const said = this.query.filter ? h("span", { class: "muted" }, `where ${this.query.filter}`) : null;
-    this.element = h("div", {}, h("div", { class: "bar-line" }, h("label", { class: "select" }, "Column", box), said), this.wall, this.pager);
+    const filterNote = this.query.filter ? h("span", { class: "muted" }, `where ${this.query.filter}`) : null;
+    this.element = h("div", {}, h("div", { class: "bar-line" }, h("label", { class: "select" }, "Column", box), filterNote), this.wall, this.pager);
     this.load();
   }
 
@@ -32,9 +32,9 @@ class Images {
 
   async load() {
     const offset = Number(this.query.offset || 0);
-    const shown = [this.column, this.caption].filter(Boolean);
+    const columns = [this.column, this.caption].filter(Boolean);
     try {
-      this.told = await this.page.ask("rows", { filter: this.query.filter, offset, limit: SIZE, column_shown: shown });
+      this.rowPage = await this.page.ask("rows", { filter: this.query.filter, offset, limit: SIZE, column_shown: columns });
     } catch (error) {
       if (error.name !== "AbortError") fill(this.wall, problem(error, () => this.load()));
       return;
@@ -43,39 +43,39 @@ class Images {
   }
 
   draw(offset) {
-    const { told, page } = this;
-    const cards = told.rows.map(([value, caption], at) => this.card(value, caption, at, offset));
+    const { rowPage, page } = this;
+    const cards = rowPage.rows.map(([value, caption], at) => this.card(value, caption, at, offset));
     fill(this.wall, cards.length ? h("div", { class: "wall" }, cards) : empty("There are no rows"));
     const step = (to) => () => page.go({ offset: to > 0 ? to : null });
-    const count = told.rows.length ? `${whole(offset + 1)}–${whole(offset + told.rows.length)}` : "0";
+    const count = rowPage.rows.length ? `${whole(offset + 1)}–${whole(offset + rowPage.rows.length)}` : "0";
     fill(
       this.pager,
       h("button", { class: "small", disabled: offset === 0, onclick: step(offset - SIZE) }, "Previous"),
       h("span", { class: "muted" }, count),
-      h("button", { class: "small", disabled: !told.more, onclick: step(offset + SIZE) }, "Next"),
+      h("button", { class: "small", disabled: !rowPage.more, onclick: step(offset + SIZE) }, "Next"),
     );
   }
 
   card(value, caption, at, offset) {
-    const { told, page } = this;
-    const where = { place: page.at.place, levels: page.at.levels, version: told.version, row: told.ids[at] };
-    const words = caption === null || caption === undefined ? `Row ${whole(offset + at + 1)}` : typeof caption === "object" ? caption.text : String(caption);
+    const { rowPage, page } = this;
+    const where = { place: page.at.place, levels: page.at.levels, version: rowPage.version, row: rowPage.ids[at] };
+    const title = caption === null || caption === undefined ? `Row ${whole(offset + at + 1)}` : typeof caption === "object" ? caption.text : String(caption);
     const frame = h("span", { class: "frame" }, h("span", { class: "chip" }, value === null ? "null" : bytes(value.size)));
     if (value && (value.kind === "blob" || value.image)) {
-      whenSeen(frame, () =>
+      whenVisible(frame, () =>
         picture(where, this.column)
-          .then((drawn) => fill(frame, drawn))
+          .then((element) => fill(frame, element))
           .catch(() => frame.classList.add("no-image")),
       );
     } else frame.classList.add("no-image");
-    return h("button", { class: "shot", title: words, onclick: () => this.open(at, offset) }, frame, h("span", { class: "caption" }, words));
+    return h("button", { class: "shot", title, onclick: () => this.open(at, offset) }, frame, h("span", { class: "caption" }, title));
   }
 
   async open(at, offset) {
-    const box = this.page.detail(`Row ${whole(offset + at + 1)}`, waiting(6));
+    const box = this.page.detail(`Row ${whole(offset + at + 1)}`, skeleton(6));
     try {
-      const told = await this.page.ask("rows", { filter: this.query.filter, offset: offset + at, limit: 1 });
-      fill(box, record(this.page, told, 0));
+      const rowPage = await this.page.ask("rows", { filter: this.query.filter, offset: offset + at, limit: 1 });
+      fill(box, record(this.page, rowPage, 0));
     } catch (error) {
       if (error.name !== "AbortError") fill(box, problem(error));
     }

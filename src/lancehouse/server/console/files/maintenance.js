@@ -1,10 +1,10 @@
-// What maintenance is due, running and done.
+// Which maintenance is due, running and done.
 
 import { get } from "./api.js";
-import { empty, fill, h, problem, waiting } from "./dom.js";
-import { address, ago, bytes, dotted, moment, plural } from "./format.js";
+import { empty, fill, h, problem, skeleton } from "./dom.js";
+import { address, ago, bytes, dottedName, moment, plural } from "./format.js";
 
-const AGAIN_MS = 5000;
+const REFRESH_MS = 5000;
 
 export function maintenance() {
   return new Maintenance();
@@ -21,7 +21,7 @@ class Maintenance {
       h("p", { class: "lead" }, "Tables are compacted, indexed and cleaned up by policy: ", h("code", {}, "lancehouse maintenance set")),
       this.body,
     );
-    fill(this.body, waiting());
+    fill(this.body, skeleton());
     this.load();
   }
 
@@ -33,41 +33,41 @@ class Maintenance {
   async load() {
     try {
       this.draw(await get("maintenance", {}, this.abort.signal));
-      this.timer = setTimeout(() => this.load(), AGAIN_MS);
+      this.timer = setTimeout(() => this.load(), REFRESH_MS);
     } catch (error) {
       if (error.name !== "AbortError") fill(this.body, problem(error, () => this.load()));
     }
   }
 
-  draw(told) {
-    const counts = told.counts
-      ? `${plural(told.counts.due, "table")} due, ${told.counts.running} running, ${told.counts.failing} failing`
-      : plural(told.tables.length, "table");
-    fill(this.body, h("p", { class: "muted count" }, counts), this.tables(told), this.runs(told));
+  draw(status) {
+    const counts = status.counts
+      ? `${plural(status.counts.due, "table")} due, ${status.counts.running} running, ${status.counts.failing} failing`
+      : plural(status.tables.length, "table");
+    fill(this.body, h("p", { class: "muted count" }, counts), this.tables(status), this.runs(status));
   }
 
-  tables(told) {
-    if (!told.tables.length) return empty("Nothing is due within the hour");
-    const rows = told.tables.map((each) => [
-      link(each),
-      each.state,
-      when(each.state === "running" ? each.started_ms : each.due_ms, told.now_ms),
-      each.error || each.why,
-      each.worker,
+  tables(status) {
+    if (!status.tables.length) return empty("Nothing is due within the hour");
+    const rows = status.tables.map((table) => [
+      tableLink(table),
+      table.state,
+      when(table.state === "running" ? table.started_ms : table.due_ms, status.now_ms),
+      table.error || table.why,
+      table.worker,
     ]);
     return section("Due and running", ["Table", "State", "When", "Why", "Worker"], rows);
   }
 
-  runs(told) {
-    if (!told.runs.length) return empty("Nothing was done yet");
-    const rows = told.runs.map((each) => [
-      when(each.ended_ms, told.now_ms),
-      link(each),
-      `${each.operation} ${each.outcome}`,
-      each.message,
-      each.why,
-      each.bytes_before === null ? "" : `${bytes(each.bytes_before)} → ${bytes(each.bytes_after ?? each.bytes_before)}`,
-      each.bytes_removed ? bytes(each.bytes_removed) : "",
+  runs(status) {
+    if (!status.runs.length) return empty("Nothing was done yet");
+    const rows = status.runs.map((run) => [
+      when(run.ended_ms, status.now_ms),
+      tableLink(run),
+      `${run.operation} ${run.outcome}`,
+      run.message,
+      run.why,
+      run.bytes_before === null ? "" : `${bytes(run.bytes_before)} → ${bytes(run.bytes_after ?? run.bytes_before)}`,
+      run.bytes_removed ? bytes(run.bytes_removed) : "",
     ]);
     return section("Done", ["When", "Table", "What", "Result", "Why", "Data", "Deleted"], rows);
   }
@@ -91,8 +91,8 @@ function section(title, heads, rows) {
   );
 }
 
-function link(each) {
-  return h("a", { href: address("lance", each.in, each.levels) }, dotted([each.in, ...each.levels]));
+function tableLink(table) {
+  return h("a", { href: address("lance", table.in, table.levels) }, dottedName([table.in, ...table.levels]));
 }
 
 function when(ms, now) {

@@ -1,20 +1,20 @@
 // The first page, and the page of a warehouse, a backend or a namespace.
 
 import { get } from "./api.js";
-import { copyButton, empty, fill, h, icon, problem, waiting } from "./dom.js";
-import { address, dotted, KINDS, moment, plural } from "./format.js";
+import { copyButton, empty, fill, h, icon, problem, skeleton } from "./dom.js";
+import { address, dottedName, KINDS, moment, plural } from "./format.js";
 
 const PAGE = 200;
 const SPACES = 1000;
 
 export function home(_, session) {
-  const cards = session.backends.map((each) =>
+  const cards = session.backends.map((backend) =>
     h(
       "a",
-      { class: "card", href: address("warehouse", each.name, []) },
-      icon(each.warehouse ? "warehouse" : "backend"),
-      h("span", { class: "card-name" }, each.name),
-      h("span", { class: "muted" }, each.warehouse ? each.location : `${each.impl}, behind this server`),
+      { class: "card", href: address("warehouse", backend.name, []) },
+      icon(backend.warehouse ? "warehouse" : "backend"),
+      h("span", { class: "card-name" }, backend.name),
+      h("span", { class: "muted" }, backend.warehouse ? backend.location : `${backend.impl}, behind this server`),
     ),
   );
   const element = h(
@@ -60,44 +60,44 @@ function sheet(head, rows) {
   return h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows)));
 }
 
-function droppedTables(told, at) {
-  if (!told.tables.length) return empty("No dropped table can be restored here");
-  const rows = told.tables.map((each) => {
-    const command = `lancehouse table undrop ${quoted([at.place, ...each.namespace, each.name])}`;
+function droppedTables({ tables }, at) {
+  if (!tables.length) return empty("No dropped table can be restored here");
+  const rows = tables.map((table) => {
+    const command = `lancehouse table undrop ${shellQuote([at.place, ...table.namespace, table.name])}`;
     return h(
       "tr",
       {},
-      h("td", {}, dotted([...each.namespace, each.name])),
-      h("td", {}, moment(Date.parse(each["dropped-at"]))),
-      h("td", {}, each.principal),
-      h("td", {}, moment(Date.parse(each["expires-at"]))),
-      h("td", {}, each.purge ? "are deleted" : "stay"),
+      h("td", {}, dottedName([...table.namespace, table.name])),
+      h("td", {}, moment(Date.parse(table["dropped-at"]))),
+      h("td", {}, table.principal),
+      h("td", {}, moment(Date.parse(table["expires-at"]))),
+      h("td", {}, table.purge ? "are deleted" : "stay"),
       h("td", {}, h("code", {}, command), copyButton(command)),
     );
   });
   return sheet(["Table", "Dropped", "By", "Can be restored until", "Its data then", "To restore it"], rows);
 }
 
-// Quoted for a shell.
-function quoted(levels) {
-  return `'${dotted(levels).replaceAll("'", "'\\''")}'`;
+// A name as one word of a shell.
+function shellQuote(levels) {
+  return `'${dottedName(levels).replaceAll("'", "'\\''")}'`;
 }
 
-function changes(told) {
-  if (!told.changes.length) return empty("Nothing has changed here since the audit began");
-  const rows = told.changes.map((each) =>
+function changes(audit) {
+  if (!audit.changes.length) return empty("Nothing has changed here since the audit began");
+  const rows = audit.changes.map((change) =>
     h(
       "tr",
       {},
-      h("td", {}, moment(Date.parse(each.time))),
-      h("td", {}, each.principal),
-      h("td", {}, each.peer),
-      h("td", {}, each.action),
-      h("td", {}, dotted([...each.namespace, ...(each.name ? [each.name] : [])])),
-      h("td", {}, h("code", {}, [each.before, each.after].filter(Boolean).map((state) => JSON.stringify(state)).join(" → "))),
+      h("td", {}, moment(Date.parse(change.time))),
+      h("td", {}, change.principal),
+      h("td", {}, change.peer),
+      h("td", {}, change.action),
+      h("td", {}, dottedName([...change.namespace, ...(change.name ? [change.name] : [])])),
+      h("td", {}, h("code", {}, [change.before, change.after].filter(Boolean).map((state) => JSON.stringify(state)).join(" → "))),
     ),
   );
-  return [sheet(["When", "Who", "From", "Action", "What", "Change"], rows), told.next ? h("p", { class: "muted" }, "Older ones: lancehouse audit") : null];
+  return [sheet(["When", "Who", "From", "Action", "What", "Change"], rows), audit.next ? h("p", { class: "muted" }, "Older ones: lancehouse audit") : null];
 }
 
 export function namespace(at, session) {
@@ -125,25 +125,25 @@ class Namespace {
         icon(kind),
         h("h1", {}, at.levels[at.levels.length - 1] || at.place),
         h("span", { class: "badge" }, KINDS[kind]),
-        copyButton(dotted([at.place, ...at.levels]), "Copy the name"),
+        copyButton(dottedName([at.place, ...at.levels]), "Copy the name"),
       ),
       this.about,
       this.field,
       this.list,
       backend?.warehouse ? [this.fold("Dropped tables", "dropped", droppedTables), this.fold("Changes", "audit", changes)] : [],
     );
-    fill(this.list, waiting());
+    fill(this.list, skeleton());
     this.load();
   }
 
-  // What few want to see is asked for when it is opened.
-  fold(title, what, drawn) {
+  // Lists that few people need are fetched when they are opened.
+  fold(title, path, draw) {
     const body = h("div", {});
     const load = async (event) => {
       if (!event.target.open) return;
-      fill(body, waiting(2));
+      fill(body, skeleton(2));
       try {
-        fill(body, drawn(await this.ask(what), this.at));
+        fill(body, draw(await this.ask(path), this.at));
       } catch (error) {
         if (error.name !== "AbortError") fill(body, problem(error));
       }
@@ -160,8 +160,8 @@ class Namespace {
   }
 
   async load() {
-    const asked = { in: this.at.place, level: this.at.levels };
-    const about = get("namespace", asked, this.abort.signal);
+    const parameters = { in: this.at.place, level: this.at.levels };
+    const about = get("namespace", parameters, this.abort.signal);
     about.catch(() => {});
     try {
       const [spaces, tables] = await Promise.all([this.ask("namespaces", SPACES), this.ask("entries", PAGE)]);
@@ -171,80 +171,80 @@ class Namespace {
       this.addSpaces(spaces);
       this.addNames(tables);
       this.draw();
-      this.properties((await about).properties);
+      this.showProperties((await about).properties);
     } catch (error) {
       if (error.name !== "AbortError") fill(this.list, problem(error, () => this.load()));
     }
   }
 
-  ask(what, limit, token) {
-    return get(what, { in: this.at.place, level: this.at.levels, limit, token }, this.abort.signal);
+  ask(path, limit, token) {
+    return get(path, { in: this.at.place, level: this.at.levels, limit, token }, this.abort.signal);
   }
 
-  addSpaces(told) {
-    this.spaces = [...this.spaces, ...told.names];
-    this.nextSpaces = told.next;
+  addSpaces(page) {
+    this.spaces = [...this.spaces, ...page.names];
+    this.nextSpaces = page.next;
   }
 
-  addNames(told) {
-    this.names = [...this.names, ...told.names.map((name, at) => ({ name, kind: told.kinds[at] }))];
-    this.next = told.next;
+  addNames(page) {
+    this.names = [...this.names, ...page.names.map((name, at) => ({ name, kind: page.kinds[at] }))];
+    this.next = page.next;
   }
 
-  async more() {
+  async loadMore() {
     if (this.nextSpaces) this.addSpaces(await this.ask("namespaces", SPACES, this.nextSpaces));
     else this.addNames(await this.ask("entries", PAGE, this.next));
   }
 
-  properties(told) {
-    const pairs = Object.entries(told);
+  showProperties(properties) {
+    const pairs = Object.entries(properties);
     if (!pairs.length) return;
     fill(this.about, h("dl", { class: "pairs slim" }, pairs.map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, value))])));
   }
 
   draw() {
-    const word = this.field.value.trim().toLowerCase();
-    const fits = (name) => name.toLowerCase().includes(word);
+    const part = this.field.value.trim().toLowerCase();
+    const fits = (name) => name.toLowerCase().includes(part);
     this.field.hidden = this.names.length + this.spaces.length < 8;
     const all = [
       ...this.spaces.filter(fits).map((name) => ({ name, kind: "namespace" })),
       ...this.names.filter((each) => fits(each.name)),
     ];
     if (this.isUnlisted) {
-      fill(this.list, this.named());
+      fill(this.list, this.nameForm());
       return;
     }
     if (!all.length) {
-      fill(this.list, word ? empty(`Nothing here has “${word}” in its name`) : this.nothing());
+      fill(this.list, part ? empty(`Nothing here has “${part}” in its name`) : this.emptyHint());
       return;
     }
-    const rows = all.map((each) =>
+    const rows = all.map((entry) =>
       h(
         "li",
         {},
-        h("a", { href: address(each.kind, this.at.place, [...this.at.levels, each.name]) }, icon(each.kind), h("span", { class: "name" }, each.name), h("span", { class: "muted" }, KINDS[each.kind])),
+        h("a", { href: address(entry.kind, this.at.place, [...this.at.levels, entry.name]) }, icon(entry.kind), h("span", { class: "name" }, entry.name), h("span", { class: "muted" }, KINDS[entry.kind])),
       ),
     );
     const more = this.next || this.nextSpaces
-      ? h("button", { class: "more", onclick: (event) => this.follow(event.target) }, "Show more")
+      ? h("button", { class: "more", onclick: (event) => this.showMore(event.target) }, "Show more")
       : null;
-    const counted = (names, next, what) => plural(names.length, what) + (next ? " so far" : "");
-    const told = [counted(this.names, this.next, "table"), ...(this.spaces.length ? [counted(this.spaces, this.nextSpaces, "namespace")] : [])].join(", ");
-    fill(this.list, h("p", { class: "muted count" }, told), h("ul", { class: "names" }, rows), more);
+    const countOf = (names, next, word) => plural(names.length, word) + (next ? " so far" : "");
+    const counts = [countOf(this.names, this.next, "table"), ...(this.spaces.length ? [countOf(this.spaces, this.nextSpaces, "namespace")] : [])].join(", ");
+    fill(this.list, h("p", { class: "muted count" }, counts), h("ul", { class: "names" }, rows), more);
   }
 
-  async follow(button) {
+  async showMore(button) {
     button.disabled = true;
     try {
-      await this.more();
+      await this.loadMore();
       this.draw();
     } catch (error) {
       if (error.name !== "AbortError") button.replaceWith(problem(error));
     }
   }
 
-  // Some catalogs do not tell what they have at the top.
-  named() {
+  // For catalogs that cannot list their warehouses.
+  nameForm() {
     const field = h("input", { type: "text", "aria-label": "Name of a warehouse or catalog", placeholder: "warehouse or catalog", spellcheck: "false" });
     const enter = (event) => {
       event.preventDefault();
@@ -259,7 +259,7 @@ class Namespace {
     );
   }
 
-  nothing() {
+  emptyHint() {
     const id = JSON.stringify([this.at.place, ...this.at.levels, "docs"]);
     return h(
       "div",

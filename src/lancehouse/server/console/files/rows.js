@@ -1,7 +1,7 @@
 // The rows of a table: a page at a time, filtered in Lance's SQL.
 
 import { cell, isRight, record } from "./cells.js";
-import { empty, fill, h, icon, problem, waiting } from "./dom.js";
+import { empty, fill, h, icon, problem, skeleton } from "./dom.js";
 import { plural, whole } from "./format.js";
 
 const SIZE = 50;
@@ -24,10 +24,10 @@ class Rows {
       autocomplete: "off",
       autocapitalize: "off",
       value: this.query.filter || "",
-      onkeydown: (event) => this.typed(event),
+      onkeydown: (event) => this.onKey(event),
     });
     this.clear = h("button", { class: "ghost", type: "button", "aria-label": "Remove the filter", onclick: () => this.apply(""), hidden: !this.query.filter }, icon("close"));
-    this.says = h("div", { class: "filter-says", id: "filter-says", "aria-live": "polite" });
+    this.message = h("div", { class: "filter-message", id: "filter-message", "aria-live": "polite" });
     this.box = h("div", { class: "grid-box", tabindex: "-1" });
     this.pager = h("div", { class: "pager" });
     this.element = h(
@@ -35,12 +35,12 @@ class Rows {
       { class: "rows" },
       h(
         "form",
-        { class: "bar-line", onsubmit: (event) => this.submitted(event) },
+        { class: "bar-line", onsubmit: (event) => this.onSubmit(event) },
         h("label", { class: "filter-box" }, h("span", { class: "where-word", "aria-hidden": "true" }, "where"), this.input, this.clear),
         h("button", { class: "primary", type: "submit" }, "Filter"),
         this.chooser(),
       ),
-      this.says,
+      this.message,
       this.box,
       this.pager,
     );
@@ -58,9 +58,9 @@ class Rows {
 
   update(query) {
     const keys = ["filter", "offset", "cols"];
-    const isOther = keys.some((key) => (query[key] || "") !== (this.query[key] || ""));
+    const hasChanged = keys.some((key) => (query[key] || "") !== (this.query[key] || ""));
     this.query = query;
-    if (isOther) {
+    if (hasChanged) {
       this.input.value = query.filter || "";
       this.clear.hidden = !query.filter;
       this.load();
@@ -68,14 +68,14 @@ class Rows {
     return true;
   }
 
-  typed(event) {
+  onKey(event) {
     if (event.key === "Escape" && this.input.value !== (this.query.filter || "")) {
       this.input.value = this.query.filter || "";
       event.preventDefault();
     }
   }
 
-  submitted(event) {
+  onSubmit(event) {
     event.preventDefault();
     this.apply(this.input.value.trim());
   }
@@ -87,8 +87,8 @@ class Rows {
 
   columns() {
     try {
-      const chosen = JSON.parse(this.query.cols || "[]");
-      return Array.isArray(chosen) ? chosen.map(String) : [];
+      const names = JSON.parse(this.query.cols || "[]");
+      return Array.isArray(names) ? names.map(String) : [];
     } catch {
       return [];
     }
@@ -96,78 +96,78 @@ class Rows {
 
   async load() {
     const offset = Number(this.query.offset || 0);
-    const asked = { filter: this.query.filter, offset, limit: SIZE, column_shown: this.columns() };
+    const parameters = { filter: this.query.filter, offset, limit: SIZE, column_shown: this.columns() };
     const turn = (this.turn = (this.turn || 0) + 1);
     this.box.classList.add("old");
-    if (!this.told) fill(this.box, waiting(10));
+    if (!this.rowPage) fill(this.box, skeleton(10));
     try {
-      const told = await this.page.ask("rows", asked);
+      const rowPage = await this.page.ask("rows", parameters);
       if (turn !== this.turn || !this.isOpen) return;
-      this.told = told;
-      fill(this.says);
+      this.rowPage = rowPage;
+      fill(this.message);
       this.input.removeAttribute("aria-invalid");
       this.draw(offset);
     } catch (error) {
       if (error.name === "AbortError" || turn !== this.turn) return;
-      this.refused(error);
+      this.showError(error);
     }
     this.box.classList.remove("old");
   }
 
-  refused(error) {
-    fill(this.says, problem(error, error.status === 400 ? null : () => this.load()));
+  showError(error) {
+    fill(this.message, problem(error, error.status === 400 ? null : () => this.load()));
     if (this.query.filter) this.input.setAttribute("aria-invalid", "true");
-    this.input.setAttribute("aria-describedby", "filter-says");
-    if (!this.told) fill(this.box);
+    this.input.setAttribute("aria-describedby", "filter-message");
+    if (!this.rowPage) fill(this.box);
     fill(this.pager);
   }
 
   draw(offset) {
-    const { told } = this;
-    if (!told.rows.length) {
-      const filtered = this.query.filter ? empty("No row matches", "The filter is valid, but its result is empty.") : empty("There are no rows");
-      fill(this.box, offset ? empty("There are no more rows") : filtered);
+    const { rowPage } = this;
+    if (!rowPage.rows.length) {
+      const note = this.query.filter ? empty("No row matches", "The filter is valid, but its result is empty.") : empty("There are no rows");
+      fill(this.box, offset ? empty("There are no more rows") : note);
     } else fill(this.box, this.grid(offset));
     this.pages(offset);
   }
 
   grid(offset) {
-    const { told, page } = this;
+    const { rowPage, page } = this;
     const kinds = Object.fromEntries([...page.info.columns, ...(page.info.kept_columns || [])].map((column) => [column.name, column]));
-    const head = told.columns.map((name) =>
+    const head = rowPage.columns.map((name) =>
       h("th", { scope: "col", class: isRight(kinds[name]?.kind) ? "right" : null }, h("span", { class: "col-name" }, name), h("span", { class: "type" }, kinds[name]?.type || "")),
     );
-    const rows = told.rows.map((row, at) => {
-      const where = { place: page.at.place, levels: page.at.levels, version: told.version, row: told.ids[at] };
+    const rows = rowPage.rows.map((row, at) => {
+      const where = { place: page.at.place, levels: page.at.levels, version: rowPage.version, row: rowPage.ids[at] };
       const open = h("button", { class: "row-number", "aria-label": `Row ${offset + at + 1}, all columns`, onclick: () => this.open(at) }, whole(offset + at + 1));
       return h(
         "tr",
         { ondblclick: () => this.open(at) },
         h("th", { scope: "row" }, open),
-        row.map((value, place) => h("td", { class: `cell-${kinds[told.columns[place]]?.kind || "other"}` }, cell(value, told.columns[place], where))),
+        row.map((value, place) => h("td", { class: `cell-${kinds[rowPage.columns[place]]?.kind || "other"}` }, cell(value, rowPage.columns[place], where))),
       );
     });
     return h("table", { class: "grid" }, h("thead", {}, h("tr", {}, h("th", { class: "corner" }, h("span", { class: "hidden" }, "Row")), head)), h("tbody", {}, rows));
   }
 
   open(at) {
-    this.page.detail(`Row ${whole(Number(this.query.offset || 0) + at + 1)}`, record(this.page, this.told, at));
+    this.page.detail(`Row ${whole(Number(this.query.offset || 0) + at + 1)}`, record(this.page, this.rowPage, at));
   }
 
   pages(offset) {
-    const { told } = this;
-    // Who sees only a part of the table is not told how many rows it has.
+    const { rowPage } = this;
+    // Callers who see only a part of the table must not learn how many rows it has.
     const total = this.query.filter || this.page.info.restricted ? null : this.page.info.summary.rows;
-    const range = told.rows.length ? `${whole(offset + 1)}–${whole(offset + told.rows.length)}` : "0";
+    const range = rowPage.rows.length ? `${whole(offset + 1)}–${whole(offset + rowPage.rows.length)}` : "0";
     const count = h("span", { class: "muted" }, total !== null ? `${range} of ${whole(total)}` : range);
     const step = (to) => () => this.page.go({ offset: to > 0 ? to : null });
     fill(
       this.pager,
       h("button", { class: "small", disabled: offset === 0, onclick: step(offset - SIZE) }, "Previous"),
       count,
-      h("button", { class: "small", disabled: !told.more, onclick: step(offset + SIZE) }, "Next"),
-      total === null && told.more ? h("button", { class: "ghost small", onclick: (event) => this.count(event.target) }, "Count all that match") : null,
-      total === null && !told.more && offset === 0 ? h("span", { class: "muted" }, `${plural(told.rows.length, "row")} match`) : null,
+      h("button", { class: "small", disabled: !rowPage.more, onclick: step(offset + SIZE) }, "Next"),
+      total === null && rowPage.more ? h("button", { class: "ghost small", onclick: (event) => this.count(event.target) }, "Count all that match") : null,
+      total === null && !rowPage.more && offset === 0 ? h("span", { class: "muted" }, `${plural(rowPage.rows.length, "row")} match`) : null,
     );
   }
 
@@ -175,8 +175,8 @@ class Rows {
     button.disabled = true;
     button.textContent = "Counting…";
     try {
-      const told = await this.page.ask("count", { filter: this.query.filter });
-      button.replaceWith(h("span", { class: "muted" }, `${plural(told.count, "row")} match`));
+      const { count } = await this.page.ask("count", { filter: this.query.filter });
+      button.replaceWith(h("span", { class: "muted" }, `${plural(count, "row")} match`));
     } catch (error) {
       if (error.name !== "AbortError") button.replaceWith(problem(error));
     }
@@ -188,14 +188,14 @@ class Rows {
     if (names.length < 2) return null;
     const boxes = names.map((name) => h("input", { type: "checkbox", value: name }));
     const mark = () => {
-      const shown = this.columns().length ? this.columns() : (this.told?.columns ?? usual);
-      for (const box of boxes) box.checked = shown.includes(box.value);
+      const checked = this.columns().length ? this.columns() : (this.rowPage?.columns ?? usual);
+      for (const box of boxes) box.checked = checked.includes(box.value);
     };
     const choose = () => {
-      const chosen = boxes.filter((box) => box.checked).map((box) => box.value);
+      const checked = boxes.filter((box) => box.checked).map((box) => box.value);
       menu.open = false;
-      const isUsual = chosen.length === usual.length && usual.every((name) => chosen.includes(name));
-      this.page.go({ cols: chosen.length && !isUsual ? JSON.stringify(chosen) : null });
+      const isUsual = checked.length === usual.length && usual.every((name) => checked.includes(name));
+      this.page.go({ cols: checked.length && !isUsual ? JSON.stringify(checked) : null });
     };
     const menu = h(
       "details",

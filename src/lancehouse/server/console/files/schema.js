@@ -8,21 +8,21 @@ const HIDDEN = new Set(["lance-encoding:blob", "ARROW:extension:name", "ARROW:ex
 export function schemaTab(page) {
   const { info } = page;
   const element = h("div", {});
-  const kept = info.kept_columns || [];
-  const states = new Map(); // what was counted stays when sizes come
+  const companions = info.kept_columns || [];
+  const states = new Map(); // keeps the counts when the sizes arrive and all is drawn again
   let sizes = {};
-  let showsKept = false;
+  let showsCompanions = false;
   const draw = () => {
     const most = Math.max(...Object.values(sizes), 1);
-    const columns = showsKept ? [...info.columns, ...kept] : info.columns;
+    const columns = showsCompanions ? [...info.columns, ...companions] : info.columns;
     const hasNotes = columns.some(isNoted);
     const hasSizes = Object.keys(sizes).length > 0;
-    const wide = 3 + Number(hasSizes) + Number(hasNotes);
+    const columnCount = 3 + Number(hasSizes) + Number(hasNotes);
     const rows = columns.flatMap((column) => {
       const [first, ...rest] = lines(column, 0, sizes, most, hasNotes);
       if (!column.computed) return [first, ...rest];
       if (!states.has(column.name)) states.set(column.name, stateLine(page, column));
-      return [first, computedRow(column, states.get(column.name), wide), ...rest];
+      return [first, computedRow(column, states.get(column.name), columnCount), ...rest];
     });
     const head = ["Column", "Type", "May be null", hasSizes ? "On disk" : null, hasNotes ? "Notes" : null].filter(Boolean);
     fill(
@@ -31,28 +31,28 @@ export function schemaTab(page) {
       info.columns.length
         ? h("div", { class: "scroll" }, h("table", { class: "plain schema" }, h("thead", {}, h("tr", {}, head.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, rows)))
         : empty("There are no columns"),
-      kept.length ? h("button", { class: "ghost small kept", onclick: toggle }, showsKept ? "Hide" : "Show", ` ${plural(kept.length, "column")} that Lancehouse keeps beside them`) : null,
+      companions.length ? h("button", { class: "ghost small companions", onclick: toggle }, showsCompanions ? "Hide" : "Show", ` ${plural(companions.length, "column")} that Lancehouse keeps beside them`) : null,
     );
   };
   const toggle = () => {
-    showsKept = !showsKept;
+    showsCompanions = !showsCompanions;
     draw();
   };
   draw();
   if (info.kind === "lance") {
     page
       .ask("fragments")
-      .then((told) => {
-        sizes = Object.fromEntries(told.columns);
+      .then((storage) => {
+        sizes = Object.fromEntries(storage.columns);
         draw();
       })
-      .catch(() => {}); // the columns are there without their sizes
+      .catch(() => {}); // without sizes, the columns are still shown
   }
   return { element };
 }
 
-// What computes a column.
-function computedRow(column, states, wide) {
+// The row that says what computes a column.
+function computedRow(column, states, columnCount) {
   const { function: name, version, title, inputs, since } = column.computed;
   const isSql = title !== `${name} ${version}`;
   return h(
@@ -60,7 +60,7 @@ function computedRow(column, states, wide) {
     { class: "computed-row" },
     h(
       "td",
-      { colspan: wide },
+      { colspan: columnCount },
       h(
         "div",
         { class: "computed-text" },
@@ -76,19 +76,19 @@ function computedRow(column, states, wide) {
   );
 }
 
-// Counting reads the column's companion: it waits until it is asked for.
+// Counting reads the column's companion, so it needs a click.
 function stateLine(page, column) {
   const box = h("span", { class: "states" });
   const count = async () => {
     fill(box, h("span", { class: "muted" }, "Counting…"));
     try {
-      const told = await page.ask("states", { column: column.name });
+      const counts = await page.ask("states", { column: column.name });
       fill(
         box,
-        h("span", { class: "state good" }, `${whole(told.filled)} filled`),
-        h("span", { class: told.missing ? "state missing" : "state muted" }, `${whole(told.missing)} missing`),
-        told.failed
-          ? h("button", { class: "small state-bad", onclick: () => failures(page, `Rows without ${column.name}`, { column: column.name }, page.at) }, `${whole(told.failed)} failed`)
+        h("span", { class: "state good" }, `${whole(counts.filled)} filled`),
+        h("span", { class: counts.missing ? "state missing" : "state muted" }, `${whole(counts.missing)} missing`),
+        counts.failed
+          ? h("button", { class: "small state-bad", onclick: () => failures(page, `Rows without ${column.name}`, { column: column.name }, page.at) }, `${whole(counts.failed)} failed`)
           : h("span", { class: "state muted" }, "0 failed"),
       );
     } catch (error) {
@@ -98,8 +98,8 @@ function stateLine(page, column) {
   return fill(box, h("button", { class: "small", onclick: count }, "Count its rows"));
 }
 
-// The rows that a column or view failed for, a page at a time, at the side. They lie in the table `at`, if it is known.
-export function failures(page, title, asked, at) {
+// Lists the rows for which a column or view failed, a page at a time, at the side. `at` is the table that contains them, if it is known.
+export function failures(page, title, parameters, at) {
   const list = h("ul", { class: "failures" });
   const foot = h("div", {});
   const body = page.detail(title, list, foot);
@@ -107,9 +107,9 @@ export function failures(page, title, asked, at) {
   const more = async () => {
     fill(foot, h("span", { class: "muted" }, "Loading…"));
     try {
-      const told = await page.ask("failures", { ...asked, offset });
-      offset += told.rows.length;
-      for (const row of told.rows) {
+      const failurePage = await page.ask("failures", { ...parameters, offset });
+      offset += failurePage.rows.length;
+      for (const row of failurePage.rows) {
         const name = `Row id ${row.row}`;
         const rows = at && address("lance", at.place, at.levels, { ...at.query, tab: "rows", filter: `_rowid = ${row.row}`, offset: null });
         list.append(
@@ -122,7 +122,7 @@ export function failures(page, title, asked, at) {
           ),
         );
       }
-      fill(foot, told.more ? h("button", { class: "more", onclick: more }, "More") : offset ? null : empty("No row has failed"));
+      fill(foot, failurePage.more ? h("button", { class: "more", onclick: more }, "More") : offset ? null : empty("No row has failed"));
     } catch (error) {
       if (error.name !== "AbortError" && body.isConnected) fill(foot, problem(error, more));
     }

@@ -1,15 +1,15 @@
-// Finding a table by its name, among all of them.
+// Search for tables and namespaces by their names.
 
 import { get } from "./api.js";
 import { fill, h, icon } from "./dom.js";
-import { address, dotted, KINDS } from "./format.js";
+import { address, dottedName, KINDS } from "./format.js";
 
 const WAIT_MS = 120;
 
 export class Search {
   constructor(element, nodes) {
     this.nodes = nodes;
-    this.found = [];
+    this.matches = [];
     this.at = -1;
     this.input = h("input", {
       type: "search",
@@ -19,13 +19,13 @@ export class Search {
       role: "combobox",
       "aria-label": "Search tables and namespaces",
       "aria-expanded": "false",
-      "aria-controls": "found",
+      "aria-controls": "search-results",
       "aria-autocomplete": "list",
       oninput: () => this.later(),
       onfocus: () => this.input.value && this.later(),
-      onkeydown: (event) => this.key(event),
+      onkeydown: (event) => this.onKey(event),
     });
-    this.list = h("ul", { id: "found", class: "found", role: "listbox", "aria-label": "Found", hidden: true });
+    this.list = h("ul", { id: "search-results", class: "search-results", role: "listbox", "aria-label": "Search results", hidden: true });
     fill(element, icon("search"), this.input, h("kbd", { class: "slash", "aria-hidden": "true" }, "/"), this.list);
     document.addEventListener("pointerdown", (event) => {
       if (!element.contains(event.target)) this.close();
@@ -51,48 +51,49 @@ export class Search {
     }
     this.abort = new AbortController();
     try {
-      const told = await get("search", { q: words }, this.abort.signal);
-      this.show([...told.found, ...this.foreign(words)], words, told.whole);
+      const results = await get("search", { q: words }, this.abort.signal);
+      this.show([...results.found, ...this.foreignMatches(words)], words, results.whole);
     } catch (error) {
       if (error.name !== "AbortError") this.note(error.message);
     }
   }
 
-  foreign(words) {
-    const wanted = words.toLowerCase().split(/\s+/);
-    const fits = (node) => wanted.every((word) => [node.place, ...node.levels].join(".").toLowerCase().includes(word));
+  // Matches in the nodes of backends that the tree has loaded: the server does not search those.
+  foreignMatches(words) {
+    const parts = words.toLowerCase().split(/\s+/);
+    const fits = (node) => parts.every((word) => [node.place, ...node.levels].join(".").toLowerCase().includes(word));
     return this.nodes()
       .filter(fits)
       .slice(0, 50)
       .map((node) => ({ in: node.place, levels: node.levels, kind: node.kind }));
   }
 
-  show(found, words, isWhole) {
-    this.found = found;
-    this.at = found.length ? 0 : -1;
-    if (!found.length) {
+  show(matches, words, isWhole) {
+    this.matches = matches;
+    this.at = matches.length ? 0 : -1;
+    if (!matches.length) {
       this.note(`Nothing is called “${words}”.`);
       return;
     }
-    const more = isWhole ? null : h("li", { class: "note", role: "presentation" }, "More was found: type more of the name.");
-    fill(this.list, found.map((each, at) => this.row(each, at)), more);
+    const more = isWhole ? null : h("li", { class: "note", role: "presentation" }, "There are more matches: type more of the name.");
+    fill(this.list, matches.map((match, at) => this.row(match, at)), more);
     this.open();
     this.mark();
   }
 
-  row(each, at) {
-    const name = each.levels[each.levels.length - 1];
+  row(match, at) {
+    const name = match.levels[match.levels.length - 1];
     return h(
       "li",
-      { id: `found-${at}`, role: "option", onpointerdown: (event) => event.preventDefault(), onclick: () => this.go(at) },
-      icon(each.kind, KINDS[each.kind]),
+      { id: `match-${at}`, role: "option", onpointerdown: (event) => event.preventDefault(), onclick: () => this.go(at) },
+      icon(match.kind, KINDS[match.kind]),
       h("span", { class: "name" }, name),
-      h("span", { class: "where" }, dotted([each.in, ...each.levels.slice(0, -1)])),
+      h("span", { class: "where" }, dottedName([match.in, ...match.levels.slice(0, -1)])),
     );
   }
 
   note(text) {
-    this.found = [];
+    this.matches = [];
     fill(this.list, h("li", { class: "note", role: "presentation" }, text));
     this.open();
   }
@@ -111,22 +112,22 @@ export class Search {
   mark() {
     [...this.list.children].forEach((row, at) => row.setAttribute("aria-selected", String(at === this.at)));
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
-    if (this.at >= 0) this.input.setAttribute("aria-activedescendant", `found-${this.at}`);
+    if (this.at >= 0) this.input.setAttribute("aria-activedescendant", `match-${this.at}`);
   }
 
   go(at) {
-    const each = this.found[at];
-    if (!each) return;
+    const match = this.matches[at];
+    if (!match) return;
     this.close();
     this.input.value = "";
     this.input.blur();
-    location.hash = address(each.kind, each.in, each.levels);
+    location.hash = address(match.kind, match.in, match.levels);
   }
 
-  key(event) {
+  onKey(event) {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       const step = event.key === "ArrowDown" ? 1 : -1;
-      if (this.found.length) this.at = (this.at + step + this.found.length) % this.found.length;
+      if (this.matches.length) this.at = (this.at + step + this.matches.length) % this.matches.length;
       this.mark();
     } else if (event.key === "Enter") this.go(this.at);
     else if (event.key === "Escape") {

@@ -1,15 +1,15 @@
-// How a table lies in storage: fragments, indices, and where it is.
+// The tabs Storage, Indices and Details of a table.
 
-import { copyButton, empty, fill, h, problem, waiting } from "./dom.js";
-import { ago, bytes, dotted, moment, plural, whole } from "./format.js";
+import { copyButton, empty, fill, h, problem, skeleton } from "./dom.js";
+import { ago, bytes, dottedName, moment, plural, whole } from "./format.js";
 import { recallOf } from "./recall.js";
 import { meter } from "./schema.js";
 
 const LISTED = 100;
 const COPIED = new Set(["Location", "Id"]);
 
-function loading(page, path, draw) {
-  const element = h("div", {}, waiting());
+function lazyTab(page, path, draw) {
+  const element = h("div", {}, skeleton());
   const load = async () => {
     try {
       fill(element, draw(await page.ask(path)));
@@ -22,20 +22,20 @@ function loading(page, path, draw) {
 }
 
 export function storageTab(page) {
-  return loading(page, "fragments", storage);
+  return lazyTab(page, "fragments", storage);
 }
 
-function storage(told) {
-  if (!told.count) return empty("There is no fragment: the table is empty");
-  const most = Math.max(...told.fragments.map((each) => each.bytes || 0), 1);
-  const dead = told.deleted / Math.max(1, told.rows + told.deleted);
-  const small = told.fragments.filter((each) => each.rows < 1024 * 1024).length;
-  const isSplit = told.count > 20 && small > told.count * 0.8;
+function storage(layout) {
+  if (!layout.count) return empty("There is no fragment: the table is empty");
+  const most = Math.max(...layout.fragments.map((each) => each.bytes || 0), 1);
+  const dead = layout.deleted / Math.max(1, layout.rows + layout.deleted);
+  const small = layout.fragments.filter((each) => each.rows < 1024 * 1024).length;
+  const isSplit = layout.count > 20 && small > layout.count * 0.8;
   const advice = isSplit ? ["Most fragments are small: ", "puts them together."] : dead > 0.2 ? ["Many rows are deleted but still stored: ", "removes them."] : null;
-  const list = h("tbody", {}, lines(told.fragments.slice(0, LISTED), most));
-  const more = told.fragments.length > LISTED ? h("button", { class: "more", onclick: (event) => all(event.target) }, "Show all") : null;
+  const list = h("tbody", {}, lines(layout.fragments.slice(0, LISTED), most));
+  const more = layout.fragments.length > LISTED ? h("button", { class: "more", onclick: (event) => all(event.target) }, "Show all") : null;
   const all = (button) => {
-    fill(list, lines(told.fragments, most));
+    fill(list, lines(layout.fragments, most));
     button.remove();
   };
   return h(
@@ -44,13 +44,13 @@ function storage(told) {
     h(
       "p",
       { class: "muted" },
-      `${plural(told.count, "fragment")}, ${bytes(told.bytes)}, ${plural(told.rows, "row")}`,
-      told.deleted ? `, ${plural(told.deleted, "deleted row")} (${Math.round(dead * 100)} %)` : "",
+      `${plural(layout.count, "fragment")}, ${bytes(layout.bytes)}, ${plural(layout.rows, "row")}`,
+      layout.deleted ? `, ${plural(layout.deleted, "deleted row")} (${Math.round(dead * 100)} %)` : "",
       ".",
     ),
     advice ? h("p", { class: "advice" }, advice[0], h("code", {}, "lancehouse table compact"), ` ${advice[1]}`) : null,
-    strip(told.fragments),
-    told.fragments.length < told.count ? h("p", { class: "muted" }, `The first ${whole(told.fragments.length)} are shown.`) : null,
+    strip(layout.fragments),
+    layout.fragments.length < layout.count ? h("p", { class: "muted" }, `The first ${whole(layout.fragments.length)} are shown.`) : null,
     h(
       "div",
       { class: "scroll" },
@@ -61,38 +61,38 @@ function storage(told) {
 }
 
 function lines(fragments, most) {
-  return fragments.map((each) =>
+  return fragments.map((fragment) =>
     h(
       "tr",
       {},
-      h("td", { class: "right" }, whole(each.id)),
-      h("td", {}, each.bytes === null ? "unknown" : meter(each.bytes, most)),
-      h("td", { class: "right" }, whole(each.rows)),
-      h("td", { class: "right" }, each.deleted ? whole(each.deleted) : "–"),
-      h("td", { class: "right" }, whole(each.files)),
+      h("td", { class: "right" }, whole(fragment.id)),
+      h("td", {}, fragment.bytes === null ? "unknown" : meter(fragment.bytes, most)),
+      h("td", { class: "right" }, whole(fragment.rows)),
+      h("td", { class: "right" }, fragment.deleted ? whole(fragment.deleted) : "–"),
+      h("td", { class: "right" }, whole(fragment.files)),
     ),
   );
 }
 
-// All fragments side by side, as wide as their bytes.
+// The first fragments side by side, as wide as their bytes.
 function strip(fragments) {
   const total = fragments.reduce((sum, each) => sum + (each.bytes || 0), 0);
   if (fragments.length < 2 || !total) return null;
-  const shown = fragments.slice(0, 400);
+  const first = fragments.slice(0, 400);
   return h(
     "div",
     { class: "strip", role: "img", "aria-label": "Fragments, as wide as their bytes" },
-    shown.map((each) => h("i", { title: `Fragment ${each.id}: ${bytes(each.bytes)}, ${plural(each.rows, "row")}`, css: { "flex-grow": String(Math.max(each.bytes || 0, total / 4000)) } })),
+    first.map((fragment) => h("i", { title: `Fragment ${fragment.id}: ${bytes(fragment.bytes)}, ${plural(fragment.rows, "row")}`, css: { "flex-grow": String(Math.max(fragment.bytes || 0, total / 4000)) } })),
   );
 }
 
 export function indicesTab(page) {
-  return loading(page, "indices", (told) => indices(told.indices, page));
+  return lazyTab(page, "indices", (body) => indices(body.indices, page));
 }
 
-function indices(found, page) {
-  const id = dotted([page.at.place, ...page.at.levels]);
-  if (!found.length) {
+function indices(list, page) {
+  const id = dottedName([page.at.place, ...page.at.levels]);
+  if (!list.length) {
     return h(
       "div",
       {},
@@ -100,27 +100,27 @@ function indices(found, page) {
       h("pre", { class: "code" }, `lancehouse table index ${id} ${page.info.columns[0]?.name || "COLUMN"}`),
     );
   }
-  const rows = found.map((each) => {
-    const all = (each.num_indexed_rows || 0) + (each.num_unindexed_rows || 0);
-    const share = all ? (each.num_indexed_rows || 0) / all : 1;
+  const rows = list.map((index) => {
+    const all = (index.num_indexed_rows || 0) + (index.num_unindexed_rows || 0);
+    const share = all ? (index.num_indexed_rows || 0) / all : 1;
     return h(
       "tr",
       {},
-      h("td", {}, h("code", { class: "name" }, each.index_name)),
-      h("td", {}, h("span", { class: "badge" }, each.index_type || "unknown")),
-      h("td", {}, h("code", {}, (each.columns || []).join(", "))),
-      h("td", { title: `${whole(each.num_indexed_rows)} of ${whole(all)} rows` }, h("span", { class: "meter" }, h("span", { class: "meter-bar", css: { width: `${share * 100}%` } }), h("span", { class: "meter-text" }, `${Math.floor(share * 100)} %`))),
-      h("td", { class: "right" }, bytes(each.size_bytes)),
-      h("td", { class: "muted", title: each.created_at ? moment(Date.parse(each.created_at)) : null }, each.created_at ? ago(Date.parse(each.created_at)) : "–"),
+      h("td", {}, h("code", { class: "name" }, index.index_name)),
+      h("td", {}, h("span", { class: "badge" }, index.index_type || "unknown")),
+      h("td", {}, h("code", {}, (index.columns || []).join(", "))),
+      h("td", { title: `${whole(index.num_indexed_rows)} of ${whole(all)} rows` }, h("span", { class: "meter" }, h("span", { class: "meter-bar", css: { width: `${share * 100}%` } }), h("span", { class: "meter-text" }, `${Math.floor(share * 100)} %`))),
+      h("td", { class: "right" }, bytes(index.size_bytes)),
+      h("td", { class: "muted", title: index.created_at ? moment(Date.parse(index.created_at)) : null }, index.created_at ? ago(Date.parse(index.created_at)) : "–"),
     );
   });
-  const isBehind = found.some((each) => each.num_unindexed_rows > 0);
+  const isBehind = list.some((each) => each.num_unindexed_rows > 0);
   return h(
     "div",
     {},
-    h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Made"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
-    isBehind ? h("p", { class: "advice" }, "Rows were added since an index was built: ", h("code", {}, "lancehouse table optimize-indices"), " takes them in.") : null,
-    found.filter((each) => each.recall).map(recallOf),
+    h("div", { class: "scroll" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ["Index", "Kind", "Columns", "Rows covered", "Size", "Created"].map((each) => h("th", { scope: "col", class: each === "Size" ? "right" : null }, each)))), h("tbody", {}, rows))),
+    isBehind ? h("p", { class: "advice" }, "Rows were added since an index was built: ", h("code", {}, "lancehouse table optimize-indices"), " adds them to it.") : null,
+    list.filter((each) => each.recall).map(recallOf),
   );
 }
 
@@ -131,7 +131,7 @@ export function detailsTab(page) {
     ["Commits", info.managed_by ? (info.managed_by === "impl" ? "accepted by the catalog (managed_by=impl)" : "as storage has them (managed_by=storage)") : null],
     ["Format", info.summary?.format],
     ["Id", info.uuid],
-    ["Entry made", info.created_ms ? moment(info.created_ms) : null],
+    ["Entry created", info.created_ms ? moment(info.created_ms) : null],
     ["Entry changed", info.updated_ms ? moment(info.updated_ms) : null],
   ].filter(([, value]) => value);
   const properties = Object.entries(info.properties || {}).sort();

@@ -1,8 +1,8 @@
 // The page of a table or view: what it is, and its tabs.
 
 import { get } from "./api.js";
-import { add, copyButton, empty, fill, h, icon, problem, waiting } from "./dom.js";
-import { address, ago, bytes, dotted, KINDS, moment, whole } from "./format.js";
+import { add, copyButton, empty, fill, h, icon, problem, skeleton } from "./dom.js";
+import { address, ago, bytes, dottedName, KINDS, moment, whole } from "./format.js";
 import { imagesTab } from "./images.js";
 import { lineageTab } from "./lineage.js";
 import { crumbs } from "./places.js";
@@ -33,14 +33,14 @@ class TablePage {
     this.panel?.close?.();
   }
 
-  // The same table with other parameters: only what they concern is drawn again.
+  // For other parameters of the same table, draws again only what depends on them.
   update(at) {
-    const isSame = at.page === "table" && at.place === this.at.place && dotted(at.levels) === dotted(this.at.levels);
+    const isSame = at.page === "table" && at.place === this.at.place && dottedName(at.levels) === dottedName(this.at.levels);
     if (!isSame) return false;
-    const was = this.at.query;
+    const old = this.at.query;
     this.at = at;
-    if ((was.version || "") !== (at.query.version || "") || !this.info) this.load();
-    else if (this.tabOf(was) !== this.tabOf(at.query)) this.draw();
+    if ((old.version || "") !== (at.query.version || "") || !this.info) this.load();
+    else if (this.tabOf(old) !== this.tabOf(at.query)) this.draw();
     else if (!this.panel?.update?.(at.query)) this.draw();
     return true;
   }
@@ -48,7 +48,7 @@ class TablePage {
   async load() {
     this.close();
     this.aborting = null;
-    if (!this.info) fill(this.element, this.head(), waiting(8));
+    if (!this.info) fill(this.element, this.head(), skeleton(8));
     try {
       this.info = await this.ask("table");
       this.draw();
@@ -62,7 +62,7 @@ class TablePage {
     return get(path, { in: this.at.place, level: this.at.levels, ...params, version }, this.abort.signal);
   }
 
-  // Other parameters, and nothing else, in the address.
+  // Changes parameters in the address.
   go(changes, { replace = false } = {}) {
     const hash = address("lance", this.at.place, this.at.levels, { ...this.at.query, ...changes });
     if (replace) history.replaceState(null, "", hash);
@@ -98,9 +98,9 @@ class TablePage {
   }
 
   tab(number) {
-    const chosen = this.info && this.tabs()[number];
-    if (chosen) this.go({ tab: chosen[0] });
-    return Boolean(chosen);
+    const tab = this.info && this.tabs()[number];
+    if (tab) this.go({ tab: tab[0] });
+    return Boolean(tab);
   }
 
   filter() {
@@ -118,38 +118,38 @@ class TablePage {
     this.panel?.close?.();
     this.closeDetail();
     const tabs = this.tabs();
-    const chosen = this.tabOf(this.at.query);
+    const current = this.tabOf(this.at.query);
     const list = h(
       "div",
-      { class: "tabs", role: "tablist", "aria-label": "Parts of the table", onkeydown: (event) => this.arrow(event, tabs, chosen) },
+      { class: "tabs", role: "tablist", "aria-label": "Parts of the table", onkeydown: (event) => this.arrow(event, tabs, current) },
       tabs.map(([name, title]) =>
         h(
           "button",
           {
             role: "tab",
             id: `tab-${name}`,
-            "aria-selected": String(name === chosen),
+            "aria-selected": String(name === current),
             "aria-controls": "panel",
-            tabindex: name === chosen ? "0" : "-1",
+            tabindex: name === current ? "0" : "-1",
             onclick: () => this.go({ tab: name }),
           },
           title,
         ),
       ),
     );
-    const panel = h("section", { id: "panel", class: "panel", role: "tabpanel", "aria-labelledby": `tab-${chosen}` });
+    const panel = h("section", { id: "panel", class: "panel", role: "tabpanel", "aria-labelledby": `tab-${current}` });
     fill(this.element, this.head(), this.banner(), this.stats(), this.state(), list, panel);
-    this.panel = tabs.find(([name]) => name === chosen)[2](this);
+    this.panel = tabs.find(([name]) => name === current)[2](this);
     add(panel, [this.panel.element]);
     list.querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
-    if (this.refocus) document.getElementById(`tab-${chosen}`).focus();
+    if (this.refocus) document.getElementById(`tab-${current}`).focus();
     this.refocus = false;
   }
 
-  arrow(event, tabs, chosen) {
+  arrow(event, tabs, current) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const at = tabs.findIndex(([name]) => name === chosen);
+    const at = tabs.findIndex(([name]) => name === current);
     this.refocus = true;
     this.go({ tab: tabs[(at + step + tabs.length) % tabs.length][0] });
     event.preventDefault();
@@ -171,7 +171,7 @@ class TablePage {
         info?.summary?.is_view ? h("span", { class: "badge view", title: "Its rows are computed from another table; the tab Lineage shows which" }, "materialized view") : null,
         info?.restricted ? h("span", { class: "badge", title: "Your grant has a row filter or column masks: you see only some rows, and masked values" }, "a part of it") : null,
         info?.managed_by === "impl" ? h("span", { class: "badge", title: "Every commit is accepted by the catalog" }, "commits by the catalog") : null,
-        copyButton(dotted([place, ...levels]), "Copy the name"),
+        copyButton(dottedName([place, ...levels]), "Copy the name"),
       ),
     );
   }
@@ -192,16 +192,16 @@ class TablePage {
   }
 
   stats() {
-    const told = this.info.summary;
-    if (!told) return null;
+    const { summary } = this.info;
+    if (!summary) return null;
     const isIceberg = this.info.kind === "iceberg";
     const numbers = [
-      ["Rows", whole(told.rows), told.deleted ? `${whole(told.deleted)} deleted ones are still in its files` : null],
-      ["Size", bytes(told.bytes)],
-      [isIceberg ? "Data files" : "Fragments", whole(told.fragments)],
+      ["Rows", whole(summary.rows), summary.deleted ? `${whole(summary.deleted)} deleted ones are still in its files` : null],
+      ["Size", bytes(summary.bytes)],
+      [isIceberg ? "Data files" : "Fragments", whole(summary.fragments)],
       ["Columns", whole(this.info.columns.length)],
-      isIceberg ? ["Format", told.format] : ["Version", told.version],
-      ["Changed", ago(told.timestamp_ms), moment(told.timestamp_ms)],
+      isIceberg ? ["Format", summary.format] : ["Version", summary.version],
+      ["Changed", ago(summary.timestamp_ms), moment(summary.timestamp_ms)],
     ];
     return h("dl", { class: "stats" }, numbers.map(([name, value, title]) => h("div", { title }, h("dt", {}, name), h("dd", {}, value))));
   }
@@ -219,10 +219,10 @@ class TablePage {
     );
   }
 
-  // What is looked at closely, at the side.
+  // Opens a panel at the side, and returns its body.
   detail(title, ...content) {
     this.closeDetail();
-    this.from = document.activeElement;
+    this.focusBefore = document.activeElement;
     const close = h("button", { class: "ghost", "aria-label": "Close", onclick: () => this.closeDetail() }, icon("close"));
     this.detailBox = h("aside", { class: "detail", "aria-label": title, tabindex: "-1" }, h("header", {}, h("h2", {}, title), close), h("div", { class: "detail-body" }, content));
     this.element.append(this.detailBox);
@@ -232,7 +232,7 @@ class TablePage {
 
   closeDetail() {
     this.detailBox?.remove();
-    if (this.detailBox) this.from?.focus?.({ preventScroll: true });
+    if (this.detailBox) this.focusBefore?.focus?.({ preventScroll: true });
     this.detailBox = null;
   }
 }

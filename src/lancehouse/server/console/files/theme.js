@@ -1,5 +1,5 @@
-// Before anything is drawn: the theme that was chosen here, if one was.
+// Applies the stored theme before anything is drawn.
 (() => {
-  const chosen = localStorage.getItem("lancehouse.theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  const theme = localStorage.getItem("lancehouse.theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 })();

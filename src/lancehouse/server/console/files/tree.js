@@ -1,4 +1,4 @@
-// The catalog as a tree. Only the rows in sight are in the page, and children are asked for when they are needed.
+// The catalog as a tree. Only visible rows are in the page; children are fetched when a branch is opened.
 
 import { get } from "./api.js";
 import { fill, h, icon } from "./dom.js";
@@ -17,7 +17,7 @@ export class Tree {
     this.visible = [];
     this.active = null;
     this.selected = null;
-    this.typed = { text: "", at: 0 };
+    this.typeahead = { text: "", at: 0 };
     this.rows = h("div", { class: "tree-rows", role: "presentation" });
     this.box = h(
       "div",
@@ -26,26 +26,26 @@ export class Tree {
         role: "tree",
         tabindex: "0",
         "aria-label": "Warehouses, namespaces and tables",
-        onscroll: () => this.later(),
-        onkeydown: (event) => this.key(event),
-        onclick: (event) => this.clicked(event),
+        onscroll: () => this.scheduleDraw(),
+        onkeydown: (event) => this.onKey(event),
+        onclick: (event) => this.onClick(event),
       },
       this.rows,
     );
     fill(element, this.box);
-    new ResizeObserver(() => this.later()).observe(this.box);
+    new ResizeObserver(() => this.scheduleDraw()).observe(this.box);
   }
 
   show(backends) {
-    this.roots = backends.map((each) => ({
-      kind: each.warehouse ? "warehouse" : "backend",
-      place: each.name,
+    this.roots = backends.map((backend) => ({
+      kind: backend.warehouse ? "warehouse" : "backend",
+      place: backend.name,
       levels: [],
-      label: each.name,
+      label: backend.name,
       depth: 0,
       isOpen: false,
     }));
-    this.changed();
+    this.refresh();
     if (this.roots.length === 1) this.expand(this.roots[0]);
   }
 
@@ -53,96 +53,96 @@ export class Tree {
     this.box.focus();
   }
 
-  // Nodes of backends that the server's own search does not look into.
-  loaded() {
-    const found = [];
+  // The nodes of backends, as far as they are loaded: the server's own search does not cover backends.
+  foreignNodes() {
+    const nodes = [];
     const walk = (node) => {
-      if (node.levels.length && node.isForeign && !node.isPart) found.push(node);
+      if (node.levels.length && node.isForeign && !node.isStatus) nodes.push(node);
       (node.children || []).forEach(walk);
     };
     this.roots.forEach((root) => {
       if (root.kind === "backend") walk(root);
     });
-    return found;
+    return nodes;
   }
 
   async expand(node) {
     if (!isBranch(node)) return;
     node.isOpen = true;
     if (!node.children) await this.load(node);
-    this.changed();
+    this.refresh();
   }
 
   collapse(node) {
     node.isOpen = false;
-    this.changed();
+    this.refresh();
   }
 
   load(node) {
     node.loading ??= this.fetch(node).finally(() => {
       node.loading = null;
-      this.changed();
+      this.refresh();
     });
-    this.changed();
+    this.refresh();
     return node.loading;
   }
 
   async fetch(node) {
-    const asked = { in: node.place, level: node.levels, limit: PAGE };
+    const parameters = { in: node.place, level: node.levels, limit: PAGE };
     try {
       const [spaces, entries] = await Promise.all([
-        node.spacesAfter === null ? null : get("namespaces", { ...asked, token: node.spacesAfter }),
-        node.entriesAfter === null ? null : get("entries", { ...asked, token: node.entriesAfter }),
+        node.spacesAfter === null ? null : get("namespaces", { ...parameters, token: node.spacesAfter }),
+        node.entriesAfter === null ? null : get("entries", { ...parameters, token: node.entriesAfter }),
       ]);
-      const names = spaces?.listed === false ? known(node.place) : spaces?.names || [];
+      const names = spaces?.listed === false ? rememberedNames(node.place) : spaces?.names || [];
       node.isUnlisted = spaces?.listed === false;
-      node.spaces = [...(node.spaces || []), ...names.map((name) => child(node, name, "namespace"))];
-      const found = (entries?.names || []).map((name, at) => child(node, name, entries.kinds[at]));
-      node.entries = [...(node.entries || []), ...found];
+      node.spaces = [...(node.spaces || []), ...names.map((name) => createChild(node, name, "namespace"))];
+      const entryNodes = (entries?.names || []).map((name, at) => createChild(node, name, entries.kinds[at]));
+      node.entries = [...(node.entries || []), ...entryNodes];
       node.spacesAfter = spaces?.next ?? null;
       node.entriesAfter = entries?.next ?? null;
       node.error = null;
     } catch (error) {
       node.error = error.message;
     }
-    node.children = [...(node.spaces || []), ...(node.entries || []), ...ending(node)];
+    node.children = [...(node.spaces || []), ...(node.entries || []), ...statusNodes(node)];
   }
 
-  // Opens the way to a place, and loads as many pages as that takes.
+  // Opens all branches down to a node, and loads as many pages as that needs.
   async reveal(place, levels, isTable) {
     let node = this.roots.find((each) => each.place === place);
     for (let depth = 1; node && depth <= levels.length; depth += 1) {
       if (!node.isOpen || !node.children) await this.expand(node);
-      const wanted = levels[depth - 1];
+      const name = levels[depth - 1];
       const isLast = isTable && depth === levels.length;
-      if (node.isUnlisted && !within(node, wanted, false)) this.remember(node, wanted);
-      let found = within(node, wanted, isLast);
-      while (!found && !node.error && (isLast ? node.entriesAfter : node.spacesAfter)) {
+      if (node.isUnlisted && !findChild(node, name, false)) this.remember(node, name);
+      let next = findChild(node, name, isLast);
+      while (!next && !node.error && (isLast ? node.entriesAfter : node.spacesAfter)) {
         await this.load(node);
-        found = within(node, wanted, isLast);
+        next = findChild(node, name, isLast);
       }
-      if (!found) break;
-      node = found;
+      if (!next) break;
+      node = next;
     }
     this.selected = node || null;
     this.active = node || this.active;
     if (node && !isTable && !node.isOpen) this.expand(node);
-    this.changed();
+    this.refresh();
     this.scrollTo(this.active);
   }
 
-  // A warehouse of a backend that does not tell which it has.
+  // Adds a warehouse to a backend that cannot list its warehouses.
   remember(node, name) {
-    localStorage.setItem(`lancehouse.known.${node.place}`, JSON.stringify([...known(node.place), name]));
-    node.spaces.push(child(node, name, "namespace"));
-    node.children = [...node.spaces, ...node.entries, ...ending(node)];
+    localStorage.setItem(`lancehouse.known.${node.place}`, JSON.stringify([...rememberedNames(node.place), name]));
+    node.spaces.push(createChild(node, name, "namespace"));
+    node.children = [...node.spaces, ...node.entries, ...statusNodes(node)];
   }
 
-  changed() {
+  refresh() {
     this.visible = [];
     const walk = (node) => {
       this.visible.push(node);
-      if (node.isOpen) (node.children || [waiting(node)]).forEach(walk);
+      if (node.isOpen) (node.children || [loadingNode(node)]).forEach(walk);
     };
     this.roots.forEach(walk);
     this.visible.forEach((node, at) => {
@@ -150,10 +150,10 @@ export class Tree {
     });
     if (this.active && this.visible[this.active.at] !== this.active) this.active = this.selected;
     this.rows.style.height = `${this.visible.length * ROW}px`;
-    this.later();
+    this.scheduleDraw();
   }
 
-  later() {
+  scheduleDraw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;
       this.draw();
@@ -171,7 +171,7 @@ export class Tree {
 
   row(node) {
     const branch = isBranch(node);
-    const names = ["node", node === this.active ? "active" : "", node === this.selected ? "selected" : "", node.isPart ? "part" : ""];
+    const names = ["node", node === this.active ? "active" : "", node === this.selected ? "selected" : "", node.isStatus ? "status" : ""];
     return h(
       "div",
       {
@@ -186,12 +186,12 @@ export class Tree {
         css: { transform: `translateY(${node.at * ROW}px)`, "--depth": node.depth },
       },
       h("span", { class: `twist ${branch ? "" : "none"} ${node.isOpen ? "open" : ""}` }, branch ? icon("chevron") : null),
-      node.kind === "error" ? icon("warn") : node.isPart ? null : icon(node.kind),
+      node.kind === "error" ? icon("warn") : node.isStatus ? null : icon(node.kind),
       h("span", { class: "label" }, node.label),
     );
   }
 
-  clicked(event) {
+  onClick(event) {
     const row = event.target.closest("[data-at]");
     const node = row && this.visible[Number(row.dataset.at)];
     if (!node) return;
@@ -199,7 +199,7 @@ export class Tree {
       this.load(node.parent);
       return;
     }
-    if (node.isPart) return;
+    if (node.isStatus) return;
     this.active = node;
     if (isBranch(node)) {
       if (event.target.closest(".twist") || node === this.selected) {
@@ -214,10 +214,10 @@ export class Tree {
   go(node) {
     this.selected = node;
     this.open(address(node.kind, node.place, node.levels), !isBranch(node));
-    this.later();
+    this.scheduleDraw();
   }
 
-  key(event) {
+  onKey(event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const node = this.active;
     const page = Math.max(1, Math.floor(this.box.clientHeight / ROW) - 1);
@@ -229,7 +229,7 @@ export class Tree {
     } else if (event.key === "ArrowLeft" && node) {
       if (node.isOpen) this.collapse(node);
       else if (node.parent) this.move(node.parent.at, -1);
-    } else if ((event.key === "Enter" || event.key === " ") && node && !node.isPart) {
+    } else if ((event.key === "Enter" || event.key === " ") && node && !node.isStatus) {
       if (isBranch(node)) this.expand(node);
       this.go(node);
     } else if (event.key.length === 1 && !"/? ".includes(event.key)) this.type(event.key);
@@ -240,19 +240,19 @@ export class Tree {
 
   type(letter) {
     const now = Date.now();
-    this.typed = { text: (now - this.typed.at < TYPED_MS ? this.typed.text : "") + letter.toLowerCase(), at: now };
-    const from = this.active ? this.active.at + (this.typed.text.length === 1 ? 1 : 0) : 0;
+    this.typeahead = { text: (now - this.typeahead.at < TYPED_MS ? this.typeahead.text : "") + letter.toLowerCase(), at: now };
+    const from = this.active ? this.active.at + (this.typeahead.text.length === 1 ? 1 : 0) : 0;
     const order = [...this.visible.slice(from), ...this.visible.slice(0, from)];
-    const found = order.find((node) => !node.isPart && node.label.toLowerCase().startsWith(this.typed.text));
-    if (found) this.move(found.at, 1);
+    const match = order.find((node) => !node.isStatus && node.label.toLowerCase().startsWith(this.typeahead.text));
+    if (match) this.move(match.at, 1);
   }
 
   move(at, direction) {
     let place = Math.min(this.visible.length - 1, Math.max(0, at));
-    while (this.visible[place]?.isPart && this.visible[place + direction]) place += direction;
-    this.active = this.visible[place]?.isPart ? this.active : this.visible[place];
+    while (this.visible[place]?.isStatus && this.visible[place + direction]) place += direction;
+    this.active = this.visible[place]?.isStatus ? this.active : this.visible[place];
     this.scrollTo(this.active);
-    this.later();
+    this.scheduleDraw();
   }
 
   scrollTo(node) {
@@ -269,7 +269,7 @@ function isBranch(node) {
   return node.kind === "warehouse" || node.kind === "backend" || node.kind === "namespace";
 }
 
-function known(place) {
+function rememberedNames(place) {
   try {
     return JSON.parse(localStorage.getItem(`lancehouse.known.${place}`)) || [];
   } catch {
@@ -277,26 +277,26 @@ function known(place) {
   }
 }
 
-function within(node, name, isTable) {
+function findChild(node, name, isTable) {
   return (isTable ? node.entries : node.spaces)?.find((each) => each.label === name);
 }
 
-function child(parent, name, kind) {
+function createChild(parent, name, kind) {
   const isForeign = parent.isForeign || parent.kind === "backend";
   return { kind, place: parent.place, levels: [...parent.levels, name], label: name, depth: parent.depth + 1, parent, isForeign };
 }
 
-function part(parent, kind, label) {
-  return { kind, label, depth: parent.depth + 1, parent, isPart: true, levels: [] };
+function statusNode(parent, kind, label) {
+  return { kind, label, depth: parent.depth + 1, parent, isStatus: true, levels: [] };
 }
 
-function waiting(node) {
-  return part(node, "waiting", "Loading…");
+function loadingNode(node) {
+  return statusNode(node, "waiting", "Loading…");
 }
 
-function ending(node) {
-  if (node.error) return [part(node, "error", node.error)];
-  if (node.spacesAfter || node.entriesAfter) return [part(node, "more", "Loading more…")];
+function statusNodes(node) {
+  if (node.error) return [statusNode(node, "error", node.error)];
+  if (node.spacesAfter || node.entriesAfter) return [statusNode(node, "more", "Loading more…")];
   if (node.spaces.length + node.entries.length) return [];
-  return [part(node, "nothing", node.isUnlisted ? "Name one of its catalogs" : "Nothing in it")];
+  return [statusNode(node, "nothing", node.isUnlisted ? "Name one of its catalogs" : "Nothing in it")];
 }

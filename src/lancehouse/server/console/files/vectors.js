@@ -1,7 +1,7 @@
-// Vectors in a plane, and what is near to one of them.
+// The vectors of a column, projected to a plane, and the nearest neighbours of one of them.
 
 import { cell, record } from "./cells.js";
-import { empty, fill, h, problem, waiting } from "./dom.js";
+import { empty, fill, h, problem, skeleton } from "./dom.js";
 import { plural, short, whole } from "./format.js";
 
 export const COLOURS = ["#5b5bd6", "#e5940a", "#0d9f6e", "#d6409f", "#0e9bd8", "#e5484d", "#a18072", "#8a8f98"];
@@ -22,7 +22,7 @@ class Vectors {
     this.column = columns.some((each) => each.name === this.query.column) ? this.query.column : columns[0].name;
     const likely = labels.find((each) => ["label", "category", "class", "topic", "kind", "type", "folder"].includes(each.name.toLowerCase())) || labels.find((each) => each.kind === "text") || labels[0];
     this.label = labels.some((each) => each.name === this.query.label) ? this.query.label : likely?.name;
-    this.plot = h("div", { class: "plot" }, waiting(8));
+    this.plot = h("div", { class: "plot" }, skeleton(8));
     this.side = h("div", { class: "near" }, this.hint());
     this.note = h("p", { class: "muted" });
     this.element = h(
@@ -46,38 +46,38 @@ class Vectors {
     const isSame = ["column", "label"].every((key) => (query[key] || "") === (this.query[key] || ""));
     const wasRow = this.query.row;
     this.query = query;
-    if (isSame && query.row !== wasRow) this.chosen();
+    if (isSame && query.row !== wasRow) this.showRow();
     return isSame;
   }
 
   async load() {
     try {
-      this.told = await this.page.ask("plane", { column: this.column, label: this.label });
+      this.projection = await this.page.ask("plane", { column: this.column, label: this.label });
     } catch (error) {
       if (error.name !== "AbortError") fill(this.plot, problem(error, () => this.load()));
       return;
     }
     if (this.isClosed) return;
-    const { told } = this;
-    if (!told.points.length) {
+    const { projection } = this;
+    if (!projection.points.length) {
       fill(this.plot, empty("No row has a vector in this column"));
       return;
     }
-    const share = Math.round((told.spread[0] + told.spread[1]) * 100);
-    const all = told.points.length >= told.rows;
-    this.note.textContent = `${all ? plural(told.rows, "vector") : `${whole(told.points.length)} of ${whole(told.rows)} vectors`}, along the two directions of most variance (${share} % of it)`;
-    const names = colouring(told.labels);
-    this.scatter = new Scatter(told, names, this.label, (at) => this.page.go({ row: told.ids[at] }));
-    fill(this.plot, this.scatter.element, legend(names, this.label));
+    const share = Math.round((projection.spread[0] + projection.spread[1]) * 100);
+    const all = projection.points.length >= projection.rows;
+    this.note.textContent = `${all ? plural(projection.rows, "vector") : `${whole(projection.points.length)} of ${whole(projection.rows)} vectors`}, along the two directions of most variance (${share} % of it)`;
+    const palette = createPalette(projection.labels);
+    this.scatter = new Scatter(projection, palette, this.label, (at) => this.page.go({ row: projection.ids[at] }));
+    fill(this.plot, this.scatter.element, legend(palette));
     this.scatter.start();
-    this.chosen();
+    this.showRow();
   }
 
   hint() {
     return h("p", { class: "muted" }, "Click a point to see the rows that are nearest to it. With the keyboard: arrow keys, then Enter.");
   }
 
-  async chosen() {
+  async showRow() {
     const { row } = this.query;
     if (!row) {
       this.scatter?.mark(null, null);
@@ -85,46 +85,46 @@ class Vectors {
       return;
     }
     this.scatter?.mark(row, null);
-    fill(this.side, waiting(6));
+    fill(this.side, skeleton(6));
     const others = this.page.info.columns.filter((each) => each.kind !== "vector" && each.name !== this.label).map((each) => each.name);
-    const shown = [...(this.label ? [this.label] : []), ...others].slice(0, FIELDS);
+    const columns = [...(this.label ? [this.label] : []), ...others].slice(0, FIELDS);
     try {
-      const told = await this.page.ask("neighbours", { column: this.column, row, k: 10, column_shown: shown.length ? shown : [this.column] });
+      const neighbours = await this.page.ask("neighbours", { column: this.column, row, k: 10, column_shown: columns.length ? columns : [this.column] });
       if (row !== this.query.row || this.isClosed) return;
-      this.scatter?.mark(row, told);
-      fill(this.side, this.near(told));
+      this.scatter?.mark(row, neighbours);
+      fill(this.side, this.neighbourList(neighbours));
     } catch (error) {
-      if (error.name !== "AbortError") fill(this.side, problem(error, () => this.chosen()));
+      if (error.name !== "AbortError") fill(this.side, problem(error, () => this.showRow()));
     }
   }
 
-  near(told) {
-    const words = { index: "by the index", table: "by comparing all rows", sample: "among the points drawn: without an index, all rows would be too many to compare" };
-    const most = Math.max(...told.distances, 1e-12);
-    const rows = told.ids.map((id, at) => {
-      const where = { place: this.page.at.place, levels: this.page.at.levels, version: told.version, row: id };
-      const cells = told.columns.map((name, place) => h("div", { class: "near-field" }, h("span", { class: "type" }, name), cell(told.rows[at][place], name, where)));
+  neighbourList(neighbours) {
+    const methods = { index: "by the index", table: "by comparing all rows", sample: "among the points drawn: without an index, all rows would be too many to compare" };
+    const most = Math.max(...neighbours.distances, 1e-12);
+    const rows = neighbours.ids.map((id, at) => {
+      const where = { place: this.page.at.place, levels: this.page.at.levels, version: neighbours.version, row: id };
+      const cells = neighbours.columns.map((name, place) => h("div", { class: "near-field" }, h("span", { class: "type" }, name), cell(neighbours.rows[at][place], name, where)));
       return h(
         "li",
         { onpointerenter: () => this.scatter?.point(id), onpointerleave: () => this.scatter?.point(null) },
-        h("div", { class: "near-head" }, h("strong", {}, `${at + 1}`), h("span", { class: "meter" }, h("span", { class: "meter-bar", css: { width: `${(told.distances[at] / most) * 100}%` } }), h("span", { class: "meter-text" }, short(told.distances[at]))), h("button", { class: "small", onclick: () => this.page.go({ row: id }) }, "From here")),
-        h("button", { class: "near-row", "aria-label": `Neighbour ${at + 1}, all columns shown`, onclick: () => this.page.detail(`Neighbour ${at + 1}`, record(this.page, told, at)) }, cells),
+        h("div", { class: "near-head" }, h("strong", {}, `${at + 1}`), h("span", { class: "meter" }, h("span", { class: "meter-bar", css: { width: `${(neighbours.distances[at] / most) * 100}%` } }), h("span", { class: "meter-text" }, short(neighbours.distances[at]))), h("button", { class: "small", onclick: () => this.page.go({ row: id }) }, "From here")),
+        h("button", { class: "near-row", "aria-label": `Neighbour ${at + 1}, all columns shown`, onclick: () => this.page.detail(`Neighbour ${at + 1}`, record(this.page, neighbours, at)) }, cells),
       );
     });
-    const itself = told.own.filter((value) => typeof value === "string").map((value) => value.slice(0, 60));
+    const itself = neighbours.own.filter((value) => typeof value === "string").map((value) => value.slice(0, 60));
     return h(
       "div",
       {},
       h("h2", {}, "Nearest", h("button", { class: "ghost small", onclick: () => this.page.go({ row: null }) }, "Clear")),
       itself.length ? h("p", {}, `to ${itself.slice(0, 2).join(", ")}`) : null,
-      h("p", { class: "muted" }, `Found ${words[told.searched]}.`),
+      h("p", { class: "muted" }, `Found ${methods[neighbours.searched]}.`),
       rows.length ? h("ol", { class: "near-list" }, rows) : empty("There is no other row"),
     );
   }
 }
 
-function select(title, columns, chosen, choose) {
-  const box = h("select", { onchange: () => choose(box.value) }, columns.map((each) => h("option", { value: each.name, selected: each.name === chosen }, each.name)));
+function select(title, columns, current, choose) {
+  const box = h("select", { onchange: () => choose(box.value) }, columns.map((each) => h("option", { value: each.name, selected: each.name === current }, each.name)));
   return h("label", { class: "select" }, title, box);
 }
 
@@ -132,45 +132,45 @@ function text(value) {
   return value === null || value === undefined ? "null" : typeof value === "object" ? value.text || "" : String(value);
 }
 
-// Labels that are few have colours of their own.
-function colouring(labels) {
+// The most frequent labels have colours of their own, unless there are too many labels.
+function createPalette(labels) {
   if (!labels) return null;
   const counts = new Map();
   for (const value of labels) counts.set(text(value), (counts.get(text(value)) || 0) + 1);
   if (counts.size < 2 || counts.size > Math.max(24, labels.length / 20)) return null;
-  const often = [...counts].sort((a, b) => b[1] - a[1]);
-  const named = often.slice(0, counts.size > MANY ? MANY - 1 : MANY).map(([name]) => name);
-  return { named, hasOthers: counts.size > named.length };
+  const byCount = [...counts].sort((a, b) => b[1] - a[1]);
+  const names = byCount.slice(0, counts.size > MANY ? MANY - 1 : MANY).map(([name]) => name);
+  return { names, hasOthers: counts.size > names.length };
 }
 
-function legend(names) {
-  if (!names) return null;
-  const items = names.named.map((name, at) => h("span", { class: "key" }, h("i", { css: { background: COLOURS[at] } }), name || "empty"));
-  if (names.hasOthers) items.push(h("span", { class: "key" }, h("i", { css: { background: COLOURS[MANY - 1] } }), "others"));
+function legend(palette) {
+  if (!palette) return null;
+  const items = palette.names.map((name, at) => h("span", { class: "key" }, h("i", { css: { background: COLOURS[at] } }), name || "empty"));
+  if (palette.hasOthers) items.push(h("span", { class: "key" }, h("i", { css: { background: COLOURS[MANY - 1] } }), "others"));
   return h("div", { class: "legend" }, items);
 }
 
 class Scatter {
-  constructor(told, names, label, choose) {
-    this.told = told;
+  constructor(projection, palette, label, choose) {
+    this.projection = projection;
     this.choose = choose;
     this.label = label;
-    this.places = new Map(told.ids.map((id, at) => [id, at]));
-    this.colourOf = (label) => colourOf(names, label);
-    this.colours = told.points.map((_, at) => this.colourOf(told.labels?.[at]));
+    this.places = new Map(projection.ids.map((id, at) => [id, at]));
+    this.colourOf = (value) => colourOf(palette, value);
+    this.colours = projection.points.map((_, at) => this.colourOf(projection.labels?.[at]));
     this.canvas = h("canvas", {
       tabindex: "0",
       role: "application",
       "aria-label": "Vectors in a plane. Arrow keys move from point to point, Enter shows what is near.",
       onpointermove: (event) => this.hover(this.find(event)),
       onpointerleave: () => this.hover(null),
-      onclick: (event) => this.take(this.find(event)),
-      onkeydown: (event) => this.key(event),
+      onclick: (event) => this.chooseAt(this.find(event)),
+      onkeydown: (event) => this.onKey(event),
       onblur: () => this.hover(null),
     });
     this.tip = h("div", { class: "tip", role: "status", hidden: true });
     this.element = h("div", { class: "canvas-box" }, this.canvas, this.tip);
-    this.near = null;
+    this.neighbours = null;
     this.row = null;
     this.over = null;
   }
@@ -184,9 +184,9 @@ class Scatter {
     this.sizes?.disconnect();
   }
 
-  mark(row, near) {
+  mark(row, neighbours) {
     this.row = row;
-    this.near = near;
+    this.neighbours = neighbours;
     this.draw();
   }
 
@@ -194,7 +194,7 @@ class Scatter {
     this.hover(id === null ? null : (this.places.get(id) ?? null), true);
   }
 
-  take(at) {
+  chooseAt(at) {
     if (at !== null) this.choose(at);
   }
 
@@ -205,15 +205,15 @@ class Scatter {
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = wide * ratio;
     this.canvas.height = tall * ratio;
-    const xs = this.told.points.map(([x]) => x);
-    const ys = this.told.points.map(([, y]) => y);
+    const xs = this.projection.points.map(([x]) => x);
+    const ys = this.projection.points.map(([, y]) => y);
     const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
     const pad = 22;
     const scale = Math.min((wide - 2 * pad) / (right - left || 1), (tall - 2 * pad) / (high - low || 1));
     const midX = (left + right) / 2;
     const midY = (low + high) / 2;
     this.spot = ([x, y]) => [wide / 2 + (x - midX) * scale, tall / 2 - (y - midY) * scale];
-    this.spots = this.told.points.map(this.spot);
+    this.spots = this.projection.points.map(this.spot);
     const pen = this.canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.pen = pen;
@@ -225,8 +225,8 @@ class Scatter {
     const { pen, spots } = this;
     const style = getComputedStyle(this.element);
     pen.clearRect(0, 0, this.element.clientWidth, this.element.clientHeight);
-    const at = this.places.get(this.row);
-    const own = this.near ? this.spot(this.near.point) : spots[at];
+    const ownAt = this.places.get(this.row);
+    const own = this.neighbours ? this.spot(this.neighbours.point) : spots[ownAt];
     const isFaint = this.row !== null && this.row !== undefined;
     const size = spots.length > 800 ? 2.6 : 3.6;
     pen.globalAlpha = isFaint ? 0.28 : 0.78;
@@ -235,11 +235,11 @@ class Scatter {
     if (own) {
       pen.strokeStyle = style.getPropertyValue("--muted");
       pen.lineWidth = 1;
-      const near = (this.near?.points || []).map((point, each) => point && [this.spot(point), this.colourOf(this.labelled(this.near.rows[each]))]);
-      for (const found of near) if (found) line(pen, own, found[0]);
-      for (const found of near) if (found) dot(pen, found[0], size + 2, found[1]);
+      const near = (this.neighbours?.points || []).map((point, at) => point && [this.spot(point), this.colourOf(this.labelOf(this.neighbours.rows[at]))]);
+      for (const neighbour of near) if (neighbour) line(pen, own, neighbour[0]);
+      for (const neighbour of near) if (neighbour) dot(pen, neighbour[0], size + 2, neighbour[1]);
       ring(pen, own, size + 5, style.getPropertyValue("--text"));
-      dot(pen, own, size + 2.5, this.near ? this.colourOf(this.labelled(this.near.own)) : this.colours[at]);
+      dot(pen, own, size + 2.5, this.neighbours ? this.colourOf(this.labelOf(this.neighbours.own)) : this.colours[ownAt]);
     }
     if (this.over !== null) {
       dot(pen, spots[this.over], size + 2.5, this.colours[this.over]);
@@ -247,9 +247,9 @@ class Scatter {
     }
   }
 
-  // What a row has in the column that the points are labelled by.
-  labelled(row) {
-    return row[this.near.columns.indexOf(this.label)];
+  // The label of a row among the neighbours.
+  labelOf(row) {
+    return row[this.neighbours.columns.indexOf(this.label)];
   }
 
   find(event) {
@@ -270,7 +270,7 @@ class Scatter {
     this.over = at;
     this.canvas.classList.toggle("pointing", at !== null);
     this.draw();
-    const label = at === null || !this.told.labels ? null : text(this.told.labels[at]);
+    const label = at === null || !this.projection.labels ? null : text(this.projection.labels[at]);
     this.tip.hidden = at === null || isQuiet || label === null;
     if (this.tip.hidden) return;
     this.tip.textContent = `${this.label}: ${label.length > 120 ? `${label.slice(0, 120)}…` : label}`;
@@ -279,18 +279,18 @@ class Scatter {
     this.tip.style.top = `${y + 12}px`;
   }
 
-  key(event) {
-    const ways = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    const way = ways[event.key];
-    if (way && this.spots) this.hover(this.towards(way));
-    else if ((event.key === "Enter" || event.key === " ") && this.over !== null) this.take(this.over);
+  onKey(event) {
+    const directions = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    const direction = directions[event.key];
+    if (direction && this.spots) this.hover(this.nextPoint(direction));
+    else if ((event.key === "Enter" || event.key === " ") && this.over !== null) this.chooseAt(this.over);
     else return;
     event.preventDefault();
     event.stopPropagation();
   }
 
-  // The nearest point that lies that way.
-  towards([dx, dy]) {
+  // The nearest point in a direction.
+  nextPoint([dx, dy]) {
     const own = this.places.get(this.row);
     const from = this.over ?? own;
     if (from === undefined || from === null) return 0;
@@ -307,9 +307,9 @@ class Scatter {
   }
 }
 
-function colourOf(names, label) {
-  if (!names) return COLOURS[0];
-  const place = names.named.indexOf(text(label));
+function colourOf(palette, label) {
+  if (!palette) return COLOURS[0];
+  const place = palette.names.indexOf(text(label));
   return COLOURS[place < 0 ? MANY - 1 : place];
 }
 

@@ -1,6 +1,6 @@
-// What became of a table: its versions in time, and who did that.
+// The tabs Versions and Activity: the history of a table, and who changed it.
 
-import { empty, fill, h, icon, problem, svg, waiting } from "./dom.js";
+import { empty, fill, h, icon, problem, skeleton, svg } from "./dom.js";
 import { ago, bytes, moment, plural, whole } from "./format.js";
 
 const COLOURS = {
@@ -37,12 +37,12 @@ export function versionsTab(page) {
 class Versions {
   constructor(page) {
     this.page = page;
-    this.made = [];
+    this.versions = [];
     this.chart = h("div", {});
     this.list = h("ol", { class: "timeline" });
     this.foot = h("div", {});
     this.element = h("div", {}, this.refs(), this.chart, this.list, this.foot);
-    fill(this.list, waiting());
+    fill(this.list, skeleton());
     this.more(true);
   }
 
@@ -62,10 +62,10 @@ class Versions {
 
   async more(isFirst) {
     try {
-      const told = await this.page.ask("versions", { token: this.next, version: null });
+      const page = await this.page.ask("versions", { token: this.next, version: null });
       if (isFirst) fill(this.list);
-      this.made = [...this.made, ...told.versions];
-      this.next = told.next;
+      this.versions = [...this.versions, ...page.versions];
+      this.next = page.next;
       this.draw();
     } catch (error) {
       if (error.name !== "AbortError") fill(isFirst ? this.list : this.foot, problem(error, () => this.more(isFirst)));
@@ -73,12 +73,12 @@ class Versions {
   }
 
   draw() {
-    if (!this.made.length) {
+    if (!this.versions.length) {
       fill(this.list, empty("There is no version yet"));
       return;
     }
-    fill(this.chart, this.made.length > 2 && this.made[0].rows !== null ? chart(this.made, (made) => this.open(made)) : null);
-    fill(this.list, this.made.map((made, at) => this.row(made, this.made[at + 1])));
+    fill(this.chart, this.versions.length > 2 && this.versions[0].rows !== null ? chart(this.versions, (version) => this.open(version)) : null);
+    fill(this.list, this.versions.map((version, at) => this.row(version, this.versions[at + 1])));
     fill(this.foot, this.next ? h("button", { class: "more", onclick: (event) => this.follow(event.target) }, "Older versions") : null);
   }
 
@@ -87,86 +87,86 @@ class Versions {
     this.more(false);
   }
 
-  named(made) {
+  tagsOf(version) {
     const { tags } = this.page.info;
-    return Object.entries(tags).filter(([, to]) => !to.branch && to.version === String(made.version));
+    return Object.entries(tags).filter(([, to]) => !to.branch && to.version === String(version.version));
   }
 
-  row(made, before) {
+  row(version, before) {
     const isLance = this.page.info.kind === "lance";
-    const isShown = String(this.page.at.query.version || this.page.info.summary?.version || "") === String(made.version);
+    const isShown = String(this.page.at.query.version || this.page.info.summary?.version || "") === String(version.version);
     return h(
       "li",
-      { class: `made ${colour(made)} ${isShown ? "shown" : ""}` },
+      { class: `version ${colour(version)} ${isShown ? "current" : ""}` },
       h("span", { class: "dot", "aria-hidden": "true" }),
       h(
         "div",
-        { class: "made-head" },
-        h("strong", {}, isLance || this.page.info.kind === "view" ? `Version ${made.version}` : made.version),
-        h("span", { class: "operation" }, WORDS[made.operation] || made.operation || "unknown"),
-        change(made, before),
-        this.named(made).map(([name]) => h("span", { class: "ref tag" }, icon("tag", "tag"), name)),
+        { class: "version-head" },
+        h("strong", {}, isLance || this.page.info.kind === "view" ? `Version ${version.version}` : version.version),
+        h("span", { class: "operation" }, WORDS[version.operation] || version.operation || "unknown"),
+        change(version, before),
+        this.tagsOf(version).map(([name]) => h("span", { class: "ref tag" }, icon("tag", "tag"), name)),
         isShown && isLance ? h("span", { class: "muted" }, "shown") : null,
-        isLance && !isShown ? h("button", { class: "ghost small", onclick: () => this.open(made) }, "Rows as of then") : null,
+        isLance && !isShown ? h("button", { class: "ghost small", onclick: () => this.open(version) }, "Rows as of then") : null,
       ),
       h(
         "div",
-        { class: "made-line muted" },
-        h("time", { title: moment(made.timestamp_ms), datetime: new Date(made.timestamp_ms).toISOString() }, `${ago(made.timestamp_ms)}, ${moment(made.timestamp_ms)}`),
-        made.by ? h("span", { class: "by" }, icon("person"), made.by.principal, made.by.client ? h("span", { class: "client", title: made.by.client }, `with ${product(made.by.client)}`) : null) : null,
-        made.rows !== null && made.rows !== undefined ? h("span", {}, `${plural(made.rows, "row")}, ${plural(made.files, "file")}, ${bytes(made.bytes)}`) : null,
+        { class: "version-line muted" },
+        h("time", { title: moment(version.timestamp_ms), datetime: new Date(version.timestamp_ms).toISOString() }, `${ago(version.timestamp_ms)}, ${moment(version.timestamp_ms)}`),
+        version.by ? h("span", { class: "by" }, icon("person"), version.by.principal, version.by.client ? h("span", { class: "client", title: version.by.client }, `with ${product(version.by.client)}`) : null) : null,
+        version.rows !== null && version.rows !== undefined ? h("span", {}, `${plural(version.rows, "row")}, ${plural(version.files, "file")}, ${bytes(version.bytes)}`) : null,
       ),
-      made.message ? h("p", { class: "message" }, made.message) : null,
-      this.told(made),
+      version.message ? h("p", { class: "message" }, version.message) : null,
+      this.properties(version),
     );
   }
 
-  told(made) {
-    const pairs = Object.entries(made.properties || {});
-    const sql = (made.sql || []).map((each) => h("pre", { class: "code" }, each.sql));
+  properties(version) {
+    const pairs = Object.entries(version.properties || {});
+    const sql = (version.sql || []).map((each) => h("pre", { class: "code" }, each.sql));
     if (!pairs.length) return sql;
     return [
       sql,
       h(
         "details",
-        { class: "told" },
+        { class: "commit-properties" },
         h("summary", {}, "Properties of the commit"),
         h("dl", { class: "pairs slim" }, pairs.map(([key, value]) => [h("dt", {}, key), h("dd", {}, h("code", {}, value))])),
       ),
     ];
   }
 
-  open(made) {
-    const latest = this.made[0].version === made.version ? null : made.version;
+  open(version) {
+    const latest = this.versions[0].version === version.version ? null : version.version;
     this.page.go({ version: latest, tab: "rows", offset: null });
   }
 }
 
-function colour(made) {
-  return COLOURS[(made.operation || "").toLowerCase()] || "other";
+function colour(version) {
+  return COLOURS[(version.operation || "").toLowerCase()] || "other";
 }
 
-function change(made, before) {
-  if (!before || made.rows === null || before.rows === null || made.rows === before.rows) return null;
-  const more = made.rows - before.rows;
+function change(version, before) {
+  if (!before || version.rows === null || before.rows === null || version.rows === before.rows) return null;
+  const more = version.rows - before.rows;
   return h("span", { class: more > 0 ? "plus" : "minus" }, `${more > 0 ? "+" : "−"}${whole(Math.abs(more))}`);
 }
 
 // Rows in each version, the oldest at the left.
-function chart(made, open) {
-  const shown = made.slice(0, 120).reverse();
-  const most = Math.max(...shown.map((each) => each.rows), 1);
-  const wide = Math.min(100 / shown.length, 2.6);
-  const bars = shown.map((each, at) => {
-    const tall = Math.max(1.5, (each.rows / most) * 46);
-    const bar = svg("rect", { x: at * wide + wide * 0.12, y: 50 - tall, width: wide * 0.76, height: tall, class: `fill-${colour(each)}` });
+function chart(versions, open) {
+  const recent = versions.slice(0, 120).reverse();
+  const most = Math.max(...recent.map((each) => each.rows), 1);
+  const wide = Math.min(100 / recent.length, 2.6);
+  const bars = recent.map((version, at) => {
+    const tall = Math.max(1.5, (version.rows / most) * 46);
+    const bar = svg("rect", { x: at * wide + wide * 0.12, y: 50 - tall, width: wide * 0.76, height: tall, class: `fill-${colour(version)}` });
     const title = document.createElementNS(ROOT, "title");
-    title.textContent = `Version ${each.version}: ${plural(each.rows, "row")}, ${moment(each.timestamp_ms)}`;
+    title.textContent = `Version ${version.version}: ${plural(version.rows, "row")}, ${moment(version.timestamp_ms)}`;
     bar.append(title);
-    bar.addEventListener("click", () => open(each));
+    bar.addEventListener("click", () => open(version));
     return bar;
   });
-  const label = `Rows in the last ${plural(shown.length, "version")}`;
+  const label = `Rows in the last ${plural(recent.length, "version")}`;
   return h(
     "figure",
     { class: "chart" },
@@ -176,7 +176,7 @@ function chart(made, open) {
 }
 
 export function activityTab(page) {
-  const element = h("div", {}, waiting());
+  const element = h("div", {}, skeleton());
   const load = async () => {
     try {
       fill(element, activity(await page.ask("changes", { version: null }), page.info));
@@ -194,22 +194,22 @@ function product(client) {
 
 function activity({ changes }, info) {
   if (changes === null) return empty("This catalog has no record of changes", "The tab Versions shows what writers said about their versions.");
-  const rows = changes.map((each) =>
+  const rows = changes.map((entry) =>
     h(
       "tr",
       {},
-      h("td", { title: moment(each.at_ms) }, ago(each.at_ms)),
-      h("td", {}, each.principal),
-      h("td", {}, each.operation),
-      h("td", { class: "right" }, each.version ?? "–"),
-      h("td", { class: "muted", title: each.client }, each.client ? product(each.client) : "–"),
-      h("td", { class: "muted" }, h("code", {}, each.request || "–")),
+      h("td", { title: moment(entry.at_ms) }, ago(entry.at_ms)),
+      h("td", {}, entry.principal),
+      h("td", {}, entry.operation),
+      h("td", { class: "right" }, entry.version ?? "–"),
+      h("td", { class: "muted", title: entry.client }, entry.client ? product(entry.client) : "–"),
+      h("td", { class: "muted" }, h("code", {}, entry.request || "–")),
     ),
   );
   return h(
     "div",
     {},
-    h("p", { class: "muted lead" }, "What the catalog accepted, newest first.", info.managed_by === "storage" ? " Versions of this table are made in its storage, without asking the catalog: it cannot tell who made those." : ""),
+    h("p", { class: "muted lead" }, "What the catalog accepted, newest first.", info.managed_by === "storage" ? " Versions of this table are committed in its storage, without the catalog, so it cannot tell who committed them." : ""),
     h(
       "div",
       { class: "scroll" },
