@@ -68,8 +68,8 @@ class Fake(Loopback):
         if request.path == "/v1/config":
             return Answer.json(self.config)
         if request.path == f"/v1{self.prefix}/namespaces":
-            return Answer.json({"namespaces": [["db"]]})  # below any parent
-        if request.path == f"/v1{self.prefix}/namespaces/db":
+            return Answer.json({"namespaces": [["db"], ["db", "inner"]]})  # below any parent
+        if request.path in (f"/v1{self.prefix}/namespaces/db", f"/v1{self.prefix}/namespaces/db%1Finner"):
             return Answer.json({"namespace": ["db"], "properties": {}})
         if request.path == f"/v1{self.prefix}/namespaces/db/tables/t":
             return Answer.json({"metadata": {"location": "s3://b/t", "properties": {"table_type": "LANCE"}}})
@@ -157,7 +157,10 @@ def test_a_server_that_ignores_the_parent_of_a_list() -> None:
     with Fake({"defaults": {}, "overrides": {"prefix": "p"}}, "/p") as server:
         namespace = lancehouse.IcebergNamespace(endpoint=server.uri)
         assert namespace.list_namespaces(ListNamespacesRequest(id=["wh"])).namespaces == ["wh.db"]
-        assert namespace.list_namespaces(ListNamespacesRequest(id=["wh", "db"])).namespaces == []
+        for parent in ("db", "DB"):  # some servers ignore the case of names
+            listed = namespace.list_namespaces(ListNamespacesRequest(id=["wh", parent])).namespaces
+            assert listed == ["wh.db.inner"]
+        assert namespace.list_namespaces(ListNamespacesRequest(id=["wh", "db", "inner"])).namespaces == []
 
 
 def test_headers_of_its_own() -> None:

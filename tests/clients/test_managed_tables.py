@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 from lance_namespace import (
     BatchDeleteTableVersionsRequest,
@@ -24,6 +25,7 @@ from lance_namespace import (
     DescribeTableVersionRequest,
     InsertIntoTableRequest,
     ListTablesRequest,
+    ListTableVersionsRequest,
     RegisterTableRequest,
     UpdateTableTagRequest,
     errors,
@@ -650,3 +652,18 @@ def test_create_table_in_place_of_another(house: ManagedCatalog, tmp_path: Path)
     with pytest.raises(errors.LanceNamespaceError):
         house.namespace.create_table(CreateTableRequest(id=table), stream(rows(3)))
     assert lance.dataset(location).count_rows() == 10
+
+
+def test_an_iceberg_client_has_written_to_the_table(reference: str, tmp_path: Path) -> None:
+    """Servers that do not know Lance accept that for a table that was only declared."""
+    properties = {"endpoint": reference, "managed_by": "impl", "root": str(tmp_path)}
+    house = ManagedCatalog("reference", "iceberg", properties, ("wh",)).create_namespace()
+    table = house.id("t")
+    house.namespace.declare_table(DeclareTableRequest(id=table))
+    house.iceberg().load_table((table[1], "t")).append(pa.table({"dummy": ["a"]}))
+    with pytest.raises(
+        errors.InvalidTableStateError, match=r"of branch main is no version of Lance: an Iceberg client"
+    ):
+        house.namespace.list_table_versions(ListTableVersionsRequest(id=table, limit=1, descending=True))
+    with pytest.raises(errors.InvalidTableStateError, match="is no version of Lance"):
+        house.namespace.describe_table_version(DescribeTableVersionRequest(id=table))

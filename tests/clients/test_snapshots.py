@@ -12,6 +12,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance_namespace.errors import InternalError
 from pydantic import ValidationError
 
 from lancehouse.clients.catalog_namespace import Entry
@@ -402,9 +403,14 @@ def test_what_a_head_knows() -> None:
     assert sorted(found.snapshots_by_version(None)) == sorted(found.snapshots_by_version("main")) == [1, 4]
     assert sorted(found.snapshots_by_version("dev")) == [5]
     assert found.snapshots_by_version("other") == {}
-    assert found.latest_snapshot is not None
-    assert found.latest_snapshot.snapshot_id == 4
-    assert head().latest_snapshot is None
+    latest = found.latest_snapshot(None)
+    assert latest is not None
+    assert latest.snapshot_id == 4
+    metadata = found.table.metadata.model_copy(update={"snapshots": []})
+    half = replace(found, table=found.table.model_copy(update={"metadata": metadata}))
+    with pytest.raises(InternalError, match="lacks snapshot 4, to which branch main of the table at"):
+        half.latest_snapshot(None)
+    assert head().latest_snapshot(None) is None
 
 
 @pytest.mark.parametrize(("metadata_location", "is_aware"), [("file:///m.json", False), (None, True)])

@@ -578,11 +578,13 @@ class RestWarehouses:
             )
             return [levels for page in pages for levels in page.namespaces or ()]
 
-        # A server that ignores the parent lists the same namespaces below each one, without end.
+        # A server that ignores the parent lists the same namespaces below each one, without end. Other servers, such as
+        # Lakekeeper, ignore the case of names.
+        prefix = [level.casefold() for level in parent.levels]
         children = [
             NamespaceId(parent.catalog, tuple(levels))
             for levels in self.call(parent.catalog, list_levels)
-            if levels and tuple(levels[:-1]) == parent.levels
+            if levels and [level.casefold() for level in levels[:-1]] == prefix
         ]
         if not children and parent.levels:
             # Some servers list the children of a missing namespace as an empty list instead of 404.

@@ -101,7 +101,7 @@ class ManagedTables:
             is_in_place = files.exists(final_path)
             # The next version was made of this one, so that what is at its path was accepted.
             if is_in_place and head.find_ref(branch or MAIN) != snapshot.snapshot_id:
-                return _to_table_version(head, branch, snapshot)
+                return _to_table_version(table, head, branch, snapshot)
             if not is_in_place and (staged_path is None or not files.exists(staged_path)):
                 raise TableVersionNotFoundError(f"{table} has no version {version}: it was cleaned up")
         return self._publish_version(table, head, branch, snapshot)
@@ -118,7 +118,7 @@ class ManagedTables:
         snapshot = head.snapshots.get(snapshot_id(branch, version))
         if snapshot is None or not head.is_published(branch, snapshot):
             return None
-        return _to_table_version(head, branch, snapshot)
+        return _to_table_version(table, head, branch, snapshot)
 
     def _list_latest(self, table: TableId, head: TableHead, branch: str | None) -> list[TableVersion]:
         """Return the latest version of a branch in a list, which is empty if there is none.
@@ -127,13 +127,11 @@ class ManagedTables:
             InvalidTableStateError: the catalog has no version, but storage has one, which Lance would take for the
                 table's.
         """
-        head_id = head.find_ref(branch or MAIN)
-        if head_id is None and branch is not None:
+        if branch is not None and head.find_ref(branch) is None:
             # A server may have looked for branches in an object store a while ago; for all snapshots it looks again.
             head = self._versions.find_head(table, all_snapshots=True) or head
-            head_id = head.find_ref(branch)
-        if head_id is not None:
-            return [self._publish_version(table, head, branch, head.snapshots[head_id])]
+        if (latest := head.latest_snapshot(branch)) is not None:
+            return [self._publish_version(table, head, branch, latest)]
         if branch is None and (stored_version := find_latest_version(self._versions.storage_ref(head))) is not None:
             # The first version may have been committed and published after the head was loaded: only a head that was
             # loaded after storage was read proves that the catalog does not know it.
@@ -149,7 +147,7 @@ class ManagedTables:
         manifests = list_manifests(self._versions.storage_ref(head, branch))
         oldest, newest = min(accepted, default=0), max(manifests, default=0)
         versions = {
-            version: _to_table_version(head, branch, _unmanaged_snapshot(branch, version, file))
+            version: _to_table_version(table, head, branch, _unmanaged_snapshot(branch, version, file))
             for version, file in manifests.items()
             if version < oldest
         }
@@ -157,7 +155,7 @@ class ManagedTables:
         # accepted but not yet published.
         for version, snapshot in accepted.items():
             if version in manifests:
-                versions[version] = _to_table_version(head, branch, snapshot)
+                versions[version] = _to_table_version(table, head, branch, snapshot)
             elif version > newest:
                 versions[version] = self._publish_version(table, head, branch, snapshot)
         return versions
@@ -165,7 +163,7 @@ class ManagedTables:
     def _publish_version(self, table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
         """Publish the manifest of an accepted version, unless that is done, and return the version."""
         self._versions.publish_version(table, head, branch, snapshot)
-        return _to_table_version(head, branch, snapshot)
+        return _to_table_version(table, head, branch, snapshot)
 
     # Keeping the catalog in sync with storage
 
@@ -336,9 +334,8 @@ class ManagedTables:
 
     def _publish_latest(self, table: TableId, head: TableHead, branch: str | None = None) -> None:
         """Publish the latest version of a branch that the catalog has accepted, unless that is done."""
-        at = head.find_ref(branch or MAIN)
-        if at is not None:
-            self._versions.publish_version(table, head, branch, head.snapshots[at], trusts_catalog=False)
+        if (latest := head.latest_snapshot(branch)) is not None:
+            self._versions.publish_version(table, head, branch, latest, trusts_catalog=False)
 
     def _stored_versions(self, head: TableHead) -> dict[str | None, int]:
         """Return the latest version of each branch in storage; the main branch is None."""
@@ -403,9 +400,13 @@ def _version_mismatch_error(
     )
 
 
-def _to_table_version(head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
+def _to_table_version(table: TableId, head: TableHead, branch: str | None, snapshot: Snapshot) -> TableVersion:
     version, summary = version_of_snapshot(branch, snapshot.snapshot_id), snapshot.summary
-    assert version is not None
+    if version is None:
+        raise InvalidTableStateError(
+            f"{table}: snapshot {snapshot.snapshot_id} of branch {branch or MAIN} is no version of Lance: an Iceberg "
+            "client has written to the table; copy what it wrote, then drop the table and create it again with Lance"
+        )
     metadata = {key.removeprefix(METADATA): value for key, value in summary.items() if key.startswith(METADATA)}
     return TableVersion(
         version=version,

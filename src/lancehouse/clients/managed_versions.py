@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lance_namespace import CreateTableVersionRequest, CreateTableVersionResponse, TableVersion
 from lance_namespace.errors import (
     ConcurrentModificationError,
+    InternalError,
     InvalidInputError,
     InvalidTableStateError,
     LanceNamespaceError,
@@ -154,12 +155,6 @@ class TableHead:
         return {name for name, ref in self.table.metadata.refs.items() if ref.type == "branch" and name != MAIN}
 
     @property
-    def latest_snapshot(self) -> Snapshot | None:
-        """Current snapshot of the main branch; None before the first version."""
-        head_id = self.find_ref(MAIN)
-        return None if head_id is None else self.snapshots[head_id]
-
-    @property
     def timestamp_ms(self) -> int:
         """Time of the last change, in milliseconds.
 
@@ -173,6 +168,21 @@ class TableHead:
         """Return the snapshot id that a branch or tag refers to; None if there is no such ref."""
         ref = self.table.metadata.refs.get(name)
         return None if ref is None else ref.snapshot_id
+
+    def latest_snapshot(self, branch: str | None) -> Snapshot | None:
+        """Return the snapshot that a branch is at; None before its first version.
+
+        Raises:
+            InternalError: the response of the server lacks it.
+        """
+        if (head_id := self.find_ref(branch or MAIN)) is None:
+            return None
+        if (snapshot := self.snapshots.get(head_id)) is None:
+            raise InternalError(
+                f"the catalog's response lacks snapshot {head_id}, to which branch {branch or MAIN} of the table at "
+                f"{self.entry.location} refers"
+            )
+        return snapshot
 
     def tag_ref_name(self, name: str) -> str:
         """Return the ref name of a Lance tag: in Iceberg, unlike in Lance, a tag cannot have the name of a branch."""
@@ -752,7 +762,8 @@ def schema_updates(head: TableHead, schema: Json) -> list[Json]:
 
 def _schema_updates_of(head: TableHead, version: StagedVersion) -> list[Json]:
     """Return updates that bring the entry's schema up to date with a version; none if the columns are unchanged."""
-    if head.latest_snapshot is not None and head.latest_snapshot.summary.get(COLUMNS) == version.manifest.columns:
+    latest = head.latest_snapshot(None)
+    if latest is not None and latest.summary.get(COLUMNS) == version.manifest.columns:
         return []
     return schema_updates(head, version.manifest.schema())
 
