@@ -168,7 +168,7 @@ def _parse_flag(value: bool | str) -> bool:
 
 
 def _parse_count(value: int | str) -> int:
-    if isinstance(value, bool) or (number := int(value)) < 0:
+    if isinstance(value, bool | float) or (number := int(value)) < 0:
         raise ValueError
     return number
 
