@@ -150,7 +150,7 @@ def test_no_queries(jobs: TableJobs) -> None:
 
 
 def test_a_filter_afterwards(jobs: TableJobs) -> None:
-    found = jobs.search("t", QUERIES, 9, filter="id % 2 = 0", columns=["id"], prefilter=False)
+    found = jobs.search("t", QUERIES, 9, filter="id % 2 = 0 -- even", columns=["id"], prefilter=False)
     nearest = {number: [row for row in nearest_ids(query, 9) if row % 2 == 0] for number, query in enumerate(QUERIES)}
     assert ids_by_query(found) == nearest
     assert "after the search" in jobs.explain_search("t", QUERIES, filter="id % 2 = 0", prefilter=False)

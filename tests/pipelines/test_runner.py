@@ -233,7 +233,7 @@ BAD = {
     "rows": {"max": 30},
     "not_null": ["text", "id"],
     "unique": ["id", "lang", ["id", "lang"]],
-    "where": ["id < 15", "lang <> 'fr'"],
+    "where": ["id < 15 -- early", "lang <> 'fr'"],
 }
 
 
@@ -246,7 +246,7 @@ def test_expectations_that_do_not_hold_are_counted_and_the_tag_stays(spark: Any,
         "there are 39 rows, more than 30",
         "3 rows are null in text",
         "1 row is null in id",
-        "8 rows are against 'id < 15'",
+        "8 rows are against 'id < 15 -- early'",
         "19 rows are against \"lang <> 'fr'\"",
         "36 rows are not alone with their id, which should be unique",
         "39 rows are not alone with their lang, which should be unique",

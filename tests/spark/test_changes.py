@@ -94,7 +94,7 @@ def test_limits_and_starts(docs: str) -> None:
     change_history(docs)
     stream = ChangeStream(docs, columns="id,v", startingVersion=3, maxVersionsPerTrigger=1)
     assert [sorted({each[1] for each in stream.next()}) for _ in range(4)] == [[3], [4], [5], []]
-    assert sorted(ChangeStream(docs, columns="id,v", startingVersion=3, filter="id < 3").next()) == [
+    assert sorted(ChangeStream(docs, columns="id,v", startingVersion=3, filter="id < 3 -- first").next()) == [
         ("delete", 3, 2, "a"),
         ("update_postimage", 5, 0, "c"),
     ]

@@ -607,9 +607,9 @@ class FragmentFiller:
         self._caller = self._make_caller()
         self._calls_sql = False
         """Whether SQL has failed for a row, and is called as a function is, to find it."""
-        made = {"version": plan.function.version, "state": FILLED, "at": self._at}
+        companion = {"version": plan.function.version, "state": FILLED, "at": self._at}
         rows = min(plan.options.batch_rows, self._metadata.physical_rows)
-        self._all_filled: Any = pa.repeat(pa.scalar(made, COMPANION_TYPE), rows)
+        self._all_filled: Any = pa.repeat(pa.scalar(companion, COMPANION_TYPE), rows)
         self._pending: list[_Batch] = []
         self._begun_s = self._saved_s = time.monotonic()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from lance_namespace.errors import InvalidInputError
 
-from lancehouse.lake.dataset import TableRef
+from lancehouse.lake.dataset import TableRef, enclose_sql
 from lancehouse.lake.errors import translate_errors
 from lancehouse.lake.nearest_rows import (
     PAIR_BYTES,
@@ -604,7 +604,9 @@ def _matching_rows(table: TableRef, dataset: lance.LanceDataset, filter: str, ro
     """Return those of some row ids whose rows match a filter."""
     ids = np.unique(rows)
     parts = [
-        _scan_rows(table, dataset, [], ids[first : first + ROWS_AT_ONCE], f" AND ({filter})").column(ROW).to_numpy()
+        _scan_rows(table, dataset, [], ids[first : first + ROWS_AT_ONCE], f" AND {enclose_sql(filter)}")
+        .column(ROW)
+        .to_numpy()
         for first in range(0, len(ids), ROWS_AT_ONCE)
     ]
     return np.concatenate([np.empty(0, np.uint64), *parts])

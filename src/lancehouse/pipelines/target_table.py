@@ -32,7 +32,7 @@ from lancehouse.jobs.merge_keys import check_keys, key_schema, read_keys
 from lancehouse.jobs.sources.schemas import conform
 from lancehouse.jobs.table_changes import plan_columns
 from lancehouse.lake.commits import find_version_of_run, is_reverted, require_storage_version
-from lancehouse.lake.dataset import VersionSelector, empty_dataset
+from lancehouse.lake.dataset import VersionSelector, empty_dataset, enclose_sql
 from lancehouse.lake.row_changes import ADDRESS, ROW
 from lancehouse.lake.scans import FragmentRange, Scan, split_fragments
 from lancehouse.pipelines.spec import ExpectPart, IndexPart, PipelineSpec, SinkPart
@@ -281,7 +281,7 @@ def check_expectations(problems: Problems, address: TableAddress, schema: pa.Sch
     empty = empty_dataset(schema)
     for place, condition in enumerate(expect.where):
         with problems.collect(EXPECT, "where", place):
-            _to_scan(f"NOT ({condition})").schema(address.to_ref(), empty)
+            _to_scan(f"NOT {enclose_sql(condition)}").schema(address.to_ref(), empty)
 
 
 def find_failures(engine: Engine, address: TableAddress, version: int, expect: ExpectPart) -> list[str]:
@@ -291,7 +291,7 @@ def find_failures(engine: Engine, address: TableAddress, version: int, expect: E
     rows = int(dataset.count_rows())
     sentences = list(_size_failures(rows, expect))
     conditions = [_Condition(f"{quote_name(name)} IS NULL", f"null in {name}") for name in expect.not_null]
-    conditions += [_Condition(f"NOT ({condition})", f"against {condition!r}") for condition in expect.where]
+    conditions += [_Condition(f"NOT {enclose_sql(condition)}", f"against {condition!r}") for condition in expect.where]
     counts = _count_each(engine, pinned, conditions)
     sentences += [
         f"{_format_rows(count)} {condition.words}" for condition, count in zip(conditions, counts, strict=True) if count

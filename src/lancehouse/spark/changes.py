@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancehouse.jobs.address import MAX_OPENED, PinnedVersion, TableAddress
 from lancehouse.lake.changes import DELETE, INSERT, AddedFragment, change_condition, find_deleted_rows, read_changes
-from lancehouse.lake.dataset import TableRef, VersionSelector, to_millis
+from lancehouse.lake.dataset import TableRef, VersionSelector, enclose_sql, to_millis
 from lancehouse.lake.scans import MIN_TASK_ROWS, FragmentRange, Scan
 from lancehouse.schema.spark_rows import to_spark_rows
 from lancehouse.spark.engine import Batches, parallelism, run_in_tasks
@@ -92,7 +92,7 @@ def read_versions(
 
 
 def _add_condition(scan: Scan, condition: str) -> Scan:
-    return replace(scan, filter=condition if scan.filter is None else f"({scan.filter}) AND {condition}")
+    return replace(scan, filter=condition if scan.filter is None else f"{enclose_sql(scan.filter)} AND {condition}")
 
 
 def _read_deleted(

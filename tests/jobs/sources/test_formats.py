@@ -539,6 +539,9 @@ def test_types_of_json(tmp_path: Path) -> None:
         ("a.csv", {"schema": "other int"}, "has a column id that the option schema has not"),
         ("a.csv", {"schema": "id int", "types": {"id": "int"}}, "types and schema are not given together"),
         ("a.csv", {"skip_rows": -1}, "the option skip_rows must be a number of lines, not -1"),
+        ("a.csv", {"skip_rows": 1.5}, "the option skip_rows must be a number of lines, not 1.5"),
+        ("a.csv", {"encoding": "utf-16"}, "a.csv cannot be read: UTF-16 stream does not start with BOM"),
+        ("a.json", {"encoding": "utf-16"}, "a.json cannot be read: UTF-16 stream does not start with BOM"),
         ("a.csv", {"null_values": 7}, "the option null_values must be a text, or a list of texts, not 7"),
     ],
 )

@@ -58,7 +58,7 @@ def translate_read_errors(name: str, options: Mapping[str, str]) -> Iterator[Non
         raise InvalidInputError(f"there is no file at {name}") from error
     except UnicodeDecodeError as error:
         raise InvalidInputError(wrong_encoding_message(name, error.encoding)) from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, MemoryError):
             raise
         text = str(error)

@@ -168,7 +168,7 @@ def _parse_flag(value: bool | str) -> bool:
 
 
 def _parse_count(value: int | str) -> int:
-    if isinstance(value, bool) or (number := int(value)) < 0:
+    if isinstance(value, bool | float) or (number := int(value)) < 0:
         raise ValueError
     return number
 
@@ -279,7 +279,7 @@ class Format(ABC):
     name: ClassVar[str]
     extensions: ClassVar[tuple[str, ...]]
     """File extensions, in lower case."""
-    known: ClassVar[tuple[str, ...]] = ()
+    option_names: ClassVar[tuple[str, ...]] = ()
     """Names of the options that the format has."""
     is_text: ClassVar[bool] = False
     """Whether types are inferred from text; a column that has no value in any file becomes a string then."""
@@ -290,7 +290,7 @@ class Format(ABC):
         Raises:
             InvalidInputError: the format has no such option.
         """
-        return replace(self, options=TextOptions.parse(self.name, options, self.known))
+        return replace(self, options=TextOptions.parse(self.name, options, self.option_names))
 
     @abstractmethod
     def survey(self, file: SourceFile) -> FileSurvey:

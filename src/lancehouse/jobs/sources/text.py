@@ -81,7 +81,7 @@ class Delimited(Tabular):
 
     is_text = True
     name = "csv"
-    known = ALL_OPTIONS
+    option_names = ALL_OPTIONS
     extensions = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in COMPRESSIONS)
 
     def survey(self, file: SourceFile) -> FileSurvey:
@@ -191,7 +191,7 @@ class JsonLines(Tabular):
 
     is_text = True
     name = "json"
-    known = ("encoding", "types", "schema")
+    option_names = ("encoding", "types", "schema")
     extensions = tuple(f"{kind}{packed}" for kind in (".json", ".jsonl", ".ndjson") for packed in COMPRESSIONS)
 
     def survey(self, file: SourceFile) -> FileSurvey:
