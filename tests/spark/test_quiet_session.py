@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -115,8 +116,25 @@ def test_why_spark_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match=r"^Spark does not start on odd: Could not parse Master URL: 'odd'$"):
         sessions.start_session("odd", "name")
     start_with(monkeypatch, PySparkException("refused\nat x"))
-    with pytest.raises(InvalidInputError, match=r"^Spark does not start on sc://host: refused$"):
-        sessions.start_session("sc://host/;token=s3cr3t", "name")
+    with pytest.raises(InvalidInputError, match=r"^Spark does not start on yarn: refused$"):
+        sessions.start_session("yarn", "name")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sc://host/;token=s3cr3t==", r"^sc://host cannot be used: .* Parameter '\*\*\*' should be"),
+        ("sc://host/;s3cr3t", r"^sc://host cannot be used: .* Parameter '\*\*\*' should be"),
+        ("sc://host:x/;token=s3cr3t", "^sc://host:x cannot be used: Port could not be cast"),
+    ],
+)
+def test_a_connect_url_that_is_wrong(url: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message) as started:
+        sessions.start_session(url, "name")
+    with pytest.raises(InvalidInputError, match=message) as opened, sessions.remote_session(url):
+        pass
+    for raised in (started, opened):
+        assert "s3cr3t" not in "".join(traceback.format_exception(raised.value))
 
 
 def java_error(message: str) -> Py4JJavaError:

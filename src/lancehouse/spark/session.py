@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from lancehouse.schema.spark_rows import to_spark_rows
+from lancehouse.secrets import HIDDEN
 from lancehouse.spark.java import JavaNotFoundError, find_java
 
 DRIVER_BYTES = "LANCEHOUSE_DRIVER_BYTES"
@@ -72,7 +73,6 @@ def start_session(master: str, name: str, options: Mapping[str, str] | None = No
         InvalidInputError: Spark does not start; the message says why, without the parameters of a Connect URL.
     """
     builder = SparkSession.builder.appName(name).config(map=dict(options or {}))
-    place = _hide_parameters(master)
     try:
         if master.startswith(CONNECT):  # Java and the workers are the server's
             return builder.remote(master).getOrCreate()
@@ -82,15 +82,24 @@ def start_session(master: str, name: str, options: Mapping[str, str] | None = No
         return builder.master(master).getOrCreate()
     except JavaNotFoundError as error:
         raise InvalidInputError(str(error)) from error
-    except PySparkException as error:
-        raise InvalidInputError(f"Spark does not start on {place}: {str(error).splitlines()[0]}") from error
+    except (PySparkException, ValueError) as error:
+        if master.startswith(CONNECT):
+            raise _connect_error(master, error) from None
+        raise InvalidInputError(f"Spark does not start on {master}: {str(error).splitlines()[0]}") from error
     except Py4JJavaError as error:
-        raise InvalidInputError(f"Spark does not start on {place}: {error.java_exception.getMessage()}") from error
+        raise InvalidInputError(f"Spark does not start on {master}: {error.java_exception.getMessage()}") from error
 
 
-def _hide_parameters(master: str) -> str:
-    """Return a master without the parameters of a Spark Connect URL, which may hold a token."""
-    return master.partition(";")[0].rstrip("/") if master.startswith(CONNECT) else master
+def _connect_error(url: str, error: Exception) -> InvalidInputError:
+    """Return the error for a Spark Connect URL that cannot be used, without its parameters, which may hold a token.
+
+    Spark's own message may repeat a parameter: it refuses a token that ends with `=`, as Base64 does.
+    """
+    place, *parameters = url.split(";")
+    reason = str(error).strip() or type(error).__name__
+    for parameter in sorted(filter(None, parameters), key=len, reverse=True):
+        reason = reason.replace(parameter, HIDDEN)
+    return InvalidInputError(f"{place.rstrip('/')} cannot be used: {reason}")
 
 
 def check_session(spark: SparkSession) -> None:
@@ -207,9 +216,8 @@ def remote_session(url: str) -> Iterator[SparkSession]:
     try:
         spark = SparkSession.builder.remote(url).create()
         check_session(spark)
-    except PySparkException as error:
-        reason = error.getMessage() or type(error).__name__
-        raise InvalidInputError(f"{_hide_parameters(url)} cannot be used: {reason}") from error
+    except (PySparkException, ValueError) as error:
+        raise _connect_error(url, error) from None
     except InvalidInputError:
         spark.stop()
         raise
