@@ -79,6 +79,7 @@ def test_the_last_measurement_is_kept_with_the_table(jobs: TableJobs) -> None:
         ({"table": "t", "queries": 10**6}, "at most 10,000"),
         ({"table": "t", "k": 0}, "k is 0"),
         ({"table": "t", "nprobes": [0]}, "nprobes is 0"),
+        ({"table": "t", "plot": "absent/x.svg"}, "plot: there is no folder absent$"),
         ({"table": "t", "refine_factor": []}, "refine_factor must be a whole number, or a list of such"),
     ],
 )

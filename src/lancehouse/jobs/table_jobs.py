@@ -557,10 +557,12 @@ class TableJobs:
             keep: whether to keep the result with the table, in a version that changes nothing else.
 
         Raises:
-            InvalidInputError: the column has no index.
+            InvalidInputError: the column has no index, or `plot` is in a folder that does not exist.
         """
         column, file, is_kept = some_text("column", column), some_text("plot", plot), check_flag("keep", keep)
         probes, factors = check_numbers("nprobes", nprobes), check_numbers("refine_factor", refine_factor)
+        if file is not None and not Path(file).parent.is_dir():  # said before minutes of measuring
+            raise InvalidInputError(f"plot: there is no folder {Path(file).parent}")
         pinned = PinnedVersion.resolve(self._address(table))
         measurement = recall_jobs.measure_recall(self._engine, pinned, column, queries, k, probes, factors)
         if file is not None:
