@@ -64,7 +64,7 @@ def set_policy(
 ) -> None:
     """Set maintenance properties of a table or namespace.
 
-    Such as enabled=true, window=01:00-05:00, compact.min-fragments=16; `show` lists them all.
+    Examples: enabled=true, compact.min-fragments=16, window=01:00-05:00. `show` lists all of them.
     """
     from lancehouse.maintenance.policies import change_properties
     from lancehouse.maintenance_policy import check_keys, check_properties
@@ -87,7 +87,7 @@ def set_policy(
 def show(app: CliContext, name: tuple[str, ...], config: str | None, client: Client) -> None:
     """Show which maintenance properties count for a table or namespace.
 
-    And where each comes from. What the server's file says of a warehouse needs --config.
+    It also shows where each comes from. Policies in the server's file are included with --config.
     """
     from lancehouse.maintenance.policies import read_namespace_levels, read_table_level
     from lancehouse.maintenance_policy import explain_policy

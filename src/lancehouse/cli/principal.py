@@ -83,9 +83,9 @@ def with_restriction(command: Command) -> Command:
     return where(mask(command))
 
 
-def with_role(*, required: bool) -> Callable[[Command], Command]:
+def with_role(*, required: bool, help: str = "Role to grant.") -> Callable[[Command], Command]:
     """Add the option `--role` to a command."""
-    return click.option("--role", type=click.Choice(ROLES), required=required, help="Role to grant.")
+    return click.option("--role", type=click.Choice(ROLES), required=required, help=help)
 
 
 def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -274,7 +274,7 @@ def grant(
 
 @principal.command()
 @click.argument("name")
-@with_role(required=False)
+@with_role(required=False, help="Revoke only this role; default: whichever was granted there.")
 @with_warehouse
 @with_namespace
 @with_table

@@ -51,8 +51,8 @@ def run(
 ) -> None:
     """Run the pipeline in FILE.
 
-    From files or a table, through steps, into a Lance table that readers find by a tag. All of it is checked before
-    anything is done. It exits with 1 if a step fails or an expectation does not hold.
+    A pipeline brings rows from files or a table, through steps, into a Lance table, and can publish it with a tag.
+    All of it is checked before anything is done. It exits with 1 if a step fails or an expectation does not hold.
     """
     pipeline = _load_pipeline(file, variables)
     _check_report_folder(report)
