@@ -40,6 +40,7 @@ from lancehouse.store.database import Database
 from lancehouse.store.model import EntryRow, Json, RefRow, SnapshotRow
 from tests.from_memory import from_memory
 from tests.lake.store import BUCKET, FakeStore
+from tests.waiting import PATIENCE_S, wait_until
 
 SPECS = os.environ.get("LANCEHOUSE_SPECS", "")
 
@@ -124,7 +125,7 @@ class CachedCatalog:
 
     def settle(self, entry: EntryRow) -> LanceTableMetadata:
         """Load until it is held in memory."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while (found := self.find_cached(entry)) is None:
             assert time.monotonic() < deadline
             self.tables.load(self.warehouse, entry)
@@ -1057,16 +1058,13 @@ def test_threads_share_one_look(catalog: CachedCatalog, monkeypatch: pytest.Monk
 
     def slow(*args: Any, **more: Any) -> Any:
         looks.append(1)
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         return read(*args, **more)
 
     monkeypatch.setattr(history, "read_history", slow)
     with ThreadPoolExecutor(8) as pool:
         loads = [pool.submit(catalog.tables.load, catalog.warehouse, entry) for _ in range(8)]
-        deadline = time.monotonic() + 10
-        while sum(turn.waiting for turn in catalog.tables._key_locks.values()) < 8:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: sum(turn.waiting for turn in catalog.tables._key_locks.values()) == 8)
         gate.set()
         tables = [load.result() for load in loads]
     assert len(looks) == 2  # those that came during the first look cannot trust it

@@ -17,6 +17,7 @@ import lancehouse
 from lancehouse.clients.catalog_namespace import CatalogNamespace
 from lancehouse.clients.http import ConnectionPool, Transport
 from lancehouse.settings import ClientSettings
+from tests.waiting import PATIENCE_S
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -83,7 +84,7 @@ def test_one_that_the_server_has_closed_is_not_used_again(server: CountingServer
     server.hangs_up = True
     for _ in range(3):
         assert connections.send("POST", "/", {}, b"{}")[0] == 200
-        assert server.closed.acquire(timeout=5)
+        assert server.closed.acquire(timeout=PATIENCE_S)
     assert server.opened == 3
 
 
@@ -100,7 +101,7 @@ def test_they_are_closed_when_nobody_needs_them(server: CountingServer) -> None:
     connections.send("GET", "/", {}, None)
     del connections
     gc.collect()
-    assert server.closed.acquire(timeout=5)
+    assert server.closed.acquire(timeout=PATIENCE_S)
 
 
 def test_what_is_compressed_though_nobody_asked(server: CountingServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +130,12 @@ def test_a_client_is_closed(
         namespace.list_namespaces(ListNamespacesRequest(id=["wh"]))
         assert server.opened == 1
         assert not server.closed.acquire(timeout=0)
-    assert server.closed.acquire(timeout=10)
+    assert server.closed.acquire(timeout=PATIENCE_S)
     namespace.list_namespaces(ListNamespacesRequest(id=["wh"]))
     assert server.opened == 2
     namespace.close()
     namespace.close()
-    assert server.closed.acquire(timeout=10)
+    assert server.closed.acquire(timeout=PATIENCE_S)
 
 
 def test_a_client_that_never_connected_is_closed() -> None:
@@ -148,4 +149,4 @@ def test_a_client_behind_a_proxy_is_closed(server: CountingServer, monkeypatch: 
     transport = Transport(ClientSettings.parse("iceberg", {"endpoint": "http://catalog.test"}))
     transport.send("GET", "http://catalog.test/v1/config", {}, None)
     transport.close()
-    assert server.closed.acquire(timeout=10)
+    assert server.closed.acquire(timeout=PATIENCE_S)

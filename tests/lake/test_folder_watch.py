@@ -12,6 +12,7 @@ import pytest
 
 from lancehouse.lake import folder_watch as watching
 from lancehouse.lake.folder_watch import SETTLED_NS, FolderWatch, start_watch
+from tests.waiting import PATIENCE_S
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
@@ -24,7 +25,7 @@ def append(at: str | lance.LanceDataset) -> lance.LanceDataset:
 
 def await_watch(location: str, **more: bool) -> FolderWatch:
     """Wait until the dataset can be watched."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while (found := start_watch(location, **more)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -27,6 +27,7 @@ from lancehouse.server.setting_table import ServerLimits
 from lancehouse.store import repository
 from tests.live.gateways import until
 from tests.server.serving import ServerClient, serving
+from tests.waiting import PATIENCE_S
 
 HELD = threading.Event()
 
@@ -223,7 +224,7 @@ def test_bodies(awkward: ServerClient, data: bytes, coding: str | None, expected
 @pytest.mark.parametrize("pause", [False, True])
 def test_a_body_in_many_parts(awkward: ServerClient, pause: bool) -> None:
     head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", awkward.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", awkward.port), timeout=PATIENCE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for part in (head, b"3\r\nabc\r\n", b"1\r\nx\r\n" * 900 + b"2\r\nxy\r\n", b"0\r\n\r\n"):
             connection.sendall(part)

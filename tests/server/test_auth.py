@@ -27,6 +27,7 @@ from lancehouse.store.database import Database
 from tests.from_memory import from_memory
 from tests.server.issuer import OpenId, pieces, unsigned_token
 from tests.servers.loopback import Answer, Loopback, Request
+from tests.waiting import wait_until
 
 READ = Grant(Role.READER, "w")
 SOON_S = 0.2
@@ -196,9 +197,10 @@ def test_grants_follow_soon(world: AuthSetup) -> None:
 
 def test_a_token_is_not_remembered_beyond_its_end(world: AuthSetup) -> None:
     auth = Authenticator(world.principals, required=True, fresh_s=60)
-    headers = bearer(world.sign_token({"exp": int(time.time()) + 2}))
+    end = int(time.time()) + 10  # long enough for a busy machine to identify it before
+    headers = bearer(world.sign_token({"exp": end}))
     assert auth.identify(headers).name == "ada"
-    time.sleep(2.1)
+    wait_until(lambda: time.time() > end + 0.1)
     assert from_memory(auth.identify, headers) is None
     with pytest.raises(UnauthenticatedError, match="expired"):
         auth.identify(headers)
@@ -276,10 +278,11 @@ def test_an_outside_issuer_says_who_is_in_groups(world: AuthSetup, openid: OpenI
 
 
 def test_a_static_token_is_not_remembered_beyond_its_end(world: AuthSetup) -> None:
-    token = world.principals.create_token("ada", "short", int(time.time() * 1000) + 700)
+    end = time.time() + 10  # long enough for a busy machine to identify it before
+    token = world.principals.create_token("ada", "short", int(end * 1000))
     auth = Authenticator(world.principals, required=True, fresh_s=3600)
     assert auth.identify(bearer(token)).name == "ada"
-    time.sleep(0.8)
+    wait_until(lambda: time.time() > end + 0.1)
     with pytest.raises(UnauthenticatedError, match="the bearer token has expired at"):
         auth.identify(bearer(token))
 

@@ -87,8 +87,8 @@ def set_policy(
 def show(app: CliContext, name: tuple[str, ...], config: str | None, client: Client) -> None:
     """Show the maintenance properties that apply to a table or namespace.
 
-    And where each value comes from. To include what the server's file sets for a warehouse, pass
-    --config.
+    It also shows where each comes from. Pass --config to include what the server's file sets for a
+    warehouse.
     """
     from lancehouse.maintenance.policies import read_namespace_levels, read_table_level
     from lancehouse.maintenance_policy import explain_policy
