@@ -614,6 +614,17 @@ def test_restore_to_a_time_in_a_zone_that_is_an_offset(cat: LanceCatalog, tmp_pa
     assert len(rows(same)) == 6
 
 
+def test_tags_beside_one_that_is_not_ascii(cat: LanceCatalog, tmp_path: Path) -> None:
+    """pylance creates such a tag, and then lists none."""
+    fill(cat)
+    number = version(cat)
+    lance.dataset(tmp_path / "t.lance").tags.create("ä", number)
+    cat.sql("ALTER TABLE t CREATE TAG good AS OF VERSION 1")
+    assert [row["name"] for row in answer(cat, "SHOW TAGS FROM t")] == ["good", "ä"]
+    cat.sql("ALTER TABLE t DROP TAG IF EXISTS good")
+    assert [row["name"] for row in answer(cat, "SHOW TAGS FROM t")] == ["ä"]
+
+
 def test_versions_tags_and_maintenance(cat: LanceCatalog) -> None:
     fill(cat, files=3)
     number = version(cat)

@@ -30,6 +30,7 @@ from lancehouse.jobs.address import TableAddress, get_client
 from lancehouse.jobs.job import ChangeResult, WriteOptions
 from lancehouse.jobs.table_changes import replace_properties, set_properties
 from lancehouse.lake.commits import count_rows_added, locate_table
+from lancehouse.lake.dataset import read_tags
 from lancehouse.schema.blob_references import is_blob
 from lancehouse.schema.definitions import COMPANION
 from lancehouse.schema.spark import from_ddl, from_spark, parse_schema, to_spark, with_vectors
@@ -532,7 +533,7 @@ class _Runner:
                 return self._show_indices(owner._address(levels))
             case "tags":
                 with owner._address(levels).to_ref().dataset() as dataset:
-                    tags = dataset.tags.list()
+                    tags = read_tags(dataset)
                 rows = [[name, tag.get("branch"), tag["version"]] for name, tag in sorted(tags.items())]
                 return self._result("name string, branch string, version long", rows)
         with owner._address(levels).to_ref().dataset() as dataset:
@@ -673,7 +674,7 @@ class _Runner:
         owner, levels = self._find(statement.table)
         version = statement.version
         with owner._address(levels).to_ref().dataset() as dataset:
-            tags = dataset.tags.list()
+            tags = read_tags(dataset)
             refs = tags if statement.kind == "tag" else dataset.branches.list()
         if statement.if_not_exists and statement.name in refs:
             return self._result("name string", [[statement.name]])
@@ -690,7 +691,7 @@ class _Runner:
     def _drop_ref(self, statement: sql.DropRef) -> DataFrame:
         owner, levels = self._find(statement.table)
         with owner._address(levels).to_ref().dataset() as dataset:
-            refs = dataset.tags.list() if statement.kind == "tag" else dataset.branches.list()
+            refs = read_tags(dataset) if statement.kind == "tag" else dataset.branches.list()
         if statement.if_exists and statement.name not in refs:
             return self._nothing()
         drop = owner.untag if statement.kind == "tag" else owner.drop_branch
