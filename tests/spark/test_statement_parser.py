@@ -199,6 +199,8 @@ def test_what_is_refused_by_name(text: str, says: str) -> None:
 
 
 WRONG = [
+    ("SELEC 1", "no statement begins with SELEC; did you mean SELECT?"),
+    ("INSRT INTO t VALUES (1)", "no statement begins with INSRT; did you mean INSERT?"),
     ("INSERT t SELECT 1", "INSERT: 't' stands where INTO is expected"),
     ("INSERT INTO t", "the text ends where a query is expected"),
     ("INSERT INTO t (a, b SELECT 1", "stands where ) is expected"),

@@ -19,7 +19,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from lancehouse.spark.query_text import shorten, strip_semicolons
+from lancehouse.spark.query_text import QUERY_STARTS, shorten, strip_semicolons
+from lancehouse.suggestions import find_close
 
 Name = tuple[str, ...]
 """The parts of a name."""
@@ -476,7 +477,7 @@ class _Parser:
                 raise self._unsupported_error(f"WITH before {self._what or 'this'}", "write the query where it is used")
             return self._parse_insert(self._take_ctes())
         word = self._take_word()
-        parse: Callable[[], Statement] | None = {
+        parsers: dict[str, Callable[[], Statement]] = {
             "INSERT": self._parse_insert,
             "UPDATE": self._parse_update,
             "DELETE": self._parse_delete,
@@ -493,12 +494,14 @@ class _Parser:
             "VACUUM": self._parse_vacuum,
             "RESTORE": self._parse_restore,
             "USE": self._parse_use,
-        }.get(word)
-        if parse is None:
+        }
+        if word not in parsers:
+            if close := find_close(word, [*parsers, *QUERY_STARTS], 0.8):
+                raise InvalidInputError(f"no statement begins with {shorten(word)}; did you mean {close}?")
             raise self._unsupported_error(
                 word, "spark.sql runs the statements of Spark that do not concern these tables"
             )
-        statement = parse()
+        statement = parsers[word]()
         self._expect_end()
         return statement
 
