@@ -275,7 +275,7 @@ def test_a_running_request_is_finished_before_the_server_stops(tmp_path: Path) -
     with serving(tmp_path, more=[Route("slowly", "GET", "/slowly", slowly)]) as client:
         thread = threading.Thread(target=lambda: found.append(client.send("GET", "/slowly").status))
         thread.start()
-        assert began.wait(5)
+        assert began.wait(PATIENCE_S)
     thread.join()
     assert found == [200]
 
@@ -286,12 +286,15 @@ def test_a_copy_that_is_being_made_is_recorded_before_the_server_stops(tmp_path:
     log = Log("error")
     app = App(catalog, Authenticator(Principals(database), required=False), log=log)
 
+    began = threading.Event()
+
     def slowly() -> object:
+        began.set()
         time.sleep(0.3)
         return database.write(lambda tx: repository.insert_warehouse(tx, "main", str(tmp_path)))
 
     making = catalog.scans.exports._pool.submit(slowly)
-    time.sleep(0.05)
+    assert began.wait(PATIENCE_S)
     app.close()
     log.close()
     assert making.result(0) is not None

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from lancehouse.lake.errors import translate_errors
 from lancehouse.measures import CountedPool
 from lancehouse.server.http.observability import MULTIPROCESS, Metrics, read_restarts, record_restart
 from tests.server.serving import ServerClient, serving
+from tests.waiting import wait_until
 
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
 SECRET_NAME = "tablewithaname"
@@ -53,7 +53,7 @@ def test_what_a_server_counts(tmp_path: Path) -> None:
         assert commit(client, [], [{"action": "set-properties", "updates": {"a": "1"}}]) == 200
         assert commit(client, [{"type": "assert-table-uuid", "uuid": "0"}], []) == 409
         assert commit(client, [], [{"action": "nonsense"}]) == 400
-        time.sleep(1.2)  # gauges are measured every second
+        wait_until(lambda: b"lancehouse_pool_size{" in client.send("GET", "/metrics").body)  # measured every second
         page = client.send("GET", "/metrics").body.decode()
     assert value(page, 'lancehouse_commits_total{outcome="committed"}') == 1
     assert value(page, 'lancehouse_commits_total{outcome="conflict"}') == 1

@@ -8,6 +8,7 @@ from lance_namespace.errors import ServiceUnavailableError
 
 from lancehouse.server.http.pools import PoolKey, Pools
 from lancehouse.server.setting_table import ServerLimits
+from tests.waiting import PATIENCE_S
 
 
 def test_who_waits_in_one_place_keeps_nobody_waiting_in_another() -> None:
@@ -16,10 +17,10 @@ def test_who_waits_in_one_place_keeps_nobody_waiting_in_another() -> None:
     places = [PoolKey("requests"), PoolKey("scans"), PoolKey("rows"), PoolKey("uploads"), PoolKey("requests", "far")]
     stuck = [pools.submit(place, go.wait) for place in places for _ in range(4)]
     for other in (PoolKey("requests", "near"), PoolKey("rows", "far"), PoolKey("uploads", "far")):
-        assert pools.submit(other, lambda: 7).result(10) == 7
+        assert pools.submit(other, lambda: 7).result(PATIENCE_S) == 7
     assert not any(each.done() for each in stuck)
     go.set()
-    assert all(each.result(10) for each in stuck)
+    assert all(each.result(PATIENCE_S) for each in stuck)
     pools.close()
 
 
@@ -36,7 +37,7 @@ def test_threads_are_started_before_they_are_needed() -> None:
     ready = threading.Barrier(4 + 1)
     for _ in range(4):
         pools.submit(PoolKey("uploads"), ready.wait)
-    ready.wait(10)
+    ready.wait(PATIENCE_S)
     assert threading.active_count() == before
     pools.close()
 

@@ -23,6 +23,7 @@ from lancehouse.store.database import Database
 from lancehouse.store.statements import Tx
 from tests.servers.postgres import new_database
 from tests.store.rows import StoredNamespace, insert
+from tests.waiting import PATIENCE_S
 
 SECRET = "geheim"
 
@@ -358,7 +359,7 @@ def test_deadlocks_are_tried_again(place: StoredNamespace) -> None:
             for name in order:
                 advance(tx, name)
                 if not place.database.is_local and len(tries) <= 2 and name == order[0]:
-                    meet.wait(10)
+                    meet.wait(PATIENCE_S)
 
         place.database.write(step)
 
