@@ -345,7 +345,9 @@ def test_many_writers_that_die(table: ManagedTable, seconds: float) -> None:
     assert unreasonable(history) == []
     died = [each for each in history.operations if each.outcome == UNKNOWN]
     assert len(died) <= len(ends) - ends.count(0)
-    assert table.staged_manifests() <= {file for each in died for file in each.staged}
+    offered = {file for each in died for file in each.staged}
+    # Who dies by the clock may have written a manifest that it has not offered yet.
+    assert len(table.staged_manifests() - offered) <= ends.count(BY_CLOCK)
 
 
 # Bad days of the network
