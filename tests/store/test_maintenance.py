@@ -169,6 +169,18 @@ def test_a_request_that_failed_stays_beside_a_later_one(database: Database) -> N
     assert find(database, "t000").requested == "cleanup"
 
 
+def test_a_request_that_is_repeated_while_it_fails_stays_short(database: Database) -> None:
+    for _ in range(5):
+        ask(database, "compact")
+        (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+        ask(database, "compact")
+        finish(database, table, "one", next_ms=10**15, failures=1, is_done=False)
+        (table,), _ = database.write(lambda tx: rows.claim_tables(tx, "one", 1, 9, LEASE_MS))
+        ask(database, "compact")
+        finish(database, table, "one", next_ms=10**15, failures=1, is_done=False)
+    assert find(database, "t000").requested == "compact,compact"
+
+
 def test_marks_and_counters(database: Database) -> None:
     assert database.write(lambda tx: rows.take_mark(tx, "s", "one", 100, 50))
     assert not database.write(lambda tx: rows.take_mark(tx, "s", "two", 200, 60))

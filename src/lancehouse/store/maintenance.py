@@ -491,7 +491,8 @@ def finish_lease(
         "found": to_json(seen),
         "done": table.requested,
         "again": "" if is_done else table.requested,
-        "more": "" if is_done or not table.requested else f",{table.requested}",
+        # Each name once: a request that is repeated while it fails would grow with every attempt.
+        "more": "" if is_done or not table.requested else ",".join(["", *dict.fromkeys(table.requested.split(","))]),
         "again_by": "" if is_done else table.requested_by,
     }
     if tx.run(FINISH, values) != 1:
